@@ -62,9 +62,6 @@ WORK_SPACE = 2.0  # GiB in the cache directory: CUDA's wheels, the source, a sav
 RACES = 3  # attempts at a build that other work in the engine comes between
 
 
-# All builds of a command have one session.
-
-
 class Reporter(Protocol):
     """Receives the progress of a build, and the verdict on its image."""
 
@@ -85,8 +82,7 @@ class ActiveBuild:
     settings: Settings
     progress: Reporter
     log: BuildLog
-    offline: bool = False
-    """Fetch nothing: an input that is neither mirrored nor cached is an error."""
+    offline: bool = False  # fetch nothing: an input that is neither mirrored nor cached is an error
     seconds: Timings = field(default_factory=Timings)
 
     @property
@@ -109,18 +105,12 @@ class BuildSession:
     catalog: Catalog
     settings: Settings
     reporter: Reporter
-    gpu_test: GpuTest | None = None
-    """The checks on a GPU; None: there are none."""
-    card: str | None = None
-    """The simulated card of the checks on one; None: the smallest that runs the recipe's code."""
-    simulated: bool = True
-    """Start the engine on simulated cards."""
-    rebuild: bool = False
-    """Build an image that exists."""
-    platform: Platform | None = None
-    """The platform of the image of a recipe; None: of the only one, or of all images."""
-    offline: bool = False
-    """Fetch nothing: an input that is neither mirrored nor cached is an error."""
+    gpu_test: GpuTest | None = None  # the checks on a GPU; None: there are none
+    card: str | None = None  # the simulated card; None: the smallest that runs the code
+    simulated: bool = True  # start the engine on simulated cards
+    rebuild: bool = False  # build an image that exists
+    platform: Platform | None = None  # of the image; None: the only one, or all
+    offline: bool = False  # fetch nothing: an input that is neither mirrored nor cached is an error
 
     def log(self, line: str) -> None:
         """Report a line for the user."""
@@ -140,36 +130,21 @@ class BuildSession:
             yield ActiveBuild(settings, self.reporter, log, self.offline)
 
     def plans(self, name: str) -> tuple[Plan, ...]:
-        """The plans of a recipe's images, one for each of its platforms, in the recipe's order.
-
-        Only the one for the platform of the options, if they name one.  Raises ``RecipeError``,
-        ``WorldError`` or ``FetchError``.
-        """
+        """The plans of a recipe's images in its order; only one if the options name a platform."""
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
         return self._resolver().plans(name, self.platform)
 
     def resolve(self, name: str, platform: Platform | None = None) -> Plan:
-        """The plan of a recipe's image for one of its platforms.
-
-        None: for the platform of the options, else for the only one.  Raises like ``plans``;
-        ``RecipeError`` also where the recipe has no image for that platform, or several images and
-        none is named.
-        """
+        """The plan of a recipe's image for a platform; None: the options', else the only one."""
         self.catalog.engine(name)
         return self._resolver().resolve(name, platform or self.platform)
 
     def resolve_base(self, name: str) -> BasePlan:
-        """The plan of a base, for the platform of the options, else for linux/amd64.
-
-        Raises like ``plans``.
-        """
+        """The plan of a base, for the platform of the options, else for linux/amd64."""
         return self._resolver().resolve_base(name, PLATFORMS[self.platform or "linux/amd64"])
 
     def _resolver(self) -> Resolver:
         return roots.resolver_of(self.catalog, self.settings, self.log, offline=self.offline)
-
-
-# The story.
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +158,7 @@ class BuildOutcome:
 
 def build(plan: Plan, session: BuildSession) -> BuildOutcome:
     """Build an image, check it and give it its names; or find it already there.
-
-    Raises a ``BuilderError`` of the kind of the failure; ``SmokeError`` when the image
-    was built and fails a check.
-    """
+    Raises a ``BuilderError``; ``SmokeError`` when the image was built and fails a check."""
     settings, state, name = session.settings, session.settings.state_dir, plan.name
     images = Images(session)
     _require_digests(docker.engine())
@@ -251,10 +223,7 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
 
 
 def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome | BuilderError]:
-    """Build each image of a recipe, as ``build`` does; a failed image does not stop the others.
-
-    The error of a failed image stands at its place.
-    """
+    """Build each image of a recipe; the error of a failed one stands at its place."""
     results: list[BuildOutcome | BuilderError] = []
     for plan in plans:
         try:
@@ -267,15 +236,9 @@ def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome
 
 
 def require_all(plans: Sequence[Plan], results: Sequence[object]) -> None:
-    """Raise the error of an image that failed; of several, one error that names each.
-
-    A check that could not be run counts less than any other failure.
-    """
-    failed = [
-        (plan, result)
-        for plan, result in zip(plans, results, strict=True)
-        if isinstance(result, BuilderError)
-    ]
+    """Raise the error of a failed image, or one that names each; an untried check counts least."""
+    pairs = zip(plans, results, strict=True)
+    failed = [(plan, result) for plan, result in pairs if isinstance(result, BuilderError)]
     if not failed:
         return
     _, worst = min(failed, key=lambda each: isinstance(each[1], UntriedError))
@@ -364,14 +327,8 @@ def _require_digests(engine: docker.Engine) -> None:
         )
 
 
-# The PTX of an image's machine code is kept beside it.
-
-
 def _keep_ptx(plan: Plan, image: docker.Image, active: ActiveBuild, work: Path) -> None:
-    """Keep the PTX of an image that was just built; missing PTX and errors are logged.
-
-    The image is the same without.
-    """
+    """Keep the PTX of a new image, which is the same without; errors are only logged."""
     log = active.progress.log
     try:
         with active.seconds.stage("keep PTX"):
@@ -392,8 +349,7 @@ def ptx_of_image(
     """The PTX of the image of a recipe that the engine has.
 
     ``compiles``: where some is not known, the engine is compiled again without the results of the
-    compiler cache, so that its PTX is written; the image stays.  Raises ``UntriedError`` where it
-    has no machine code of nvcc's, and like ``ccache.keep`` and a build.
+    compiler cache, so that its PTX is written; the image stays.  Raises ``UntriedError``.
     """
     settings = session.settings
     settings.require_directories()
@@ -434,10 +390,7 @@ def require_disk(settings: Settings, gib: float, what: str) -> None:
 
 
 def compile_image(plan: Plan, session: BuildSession) -> str | None:
-    """The image in which a recipe compiles, built where it is missing; None: it compiles nothing.
-
-    Raises like ``ensure_bases``.
-    """
+    """The image in which a recipe compiles, built where missing; None: it compiles nothing."""
     if not plan.family.uses_ccache:
         return None
     session.settings.require_directories()
@@ -447,13 +400,10 @@ def compile_image(plan: Plan, session: BuildSession) -> str | None:
 
 
 def ensure_bases_of(plan: Plan, active: ActiveBuild) -> dict[str, docker.Image]:
-    """The images that an engine's stages begin with, by stage.
-
-    Before minutes of work on a base, the commits of the engine are fetched.
-    """
+    """The images that an engine's stages begin with, by stage."""
     there = {base.name: _there(base) for base in plan.bases()}
     if any(len(there[base.name]) < len(base.references) for base in plan.bases()):
-        gather.fetch_commits(plan, active.options)
+        gather.fetch_commits(plan, active.options)  # before minutes of work on a base
     images = [ensure_bases(base, active, there[base.name]) for base in plan.bases()]
     return {name: image for found in reversed(images) for name, image in found.items()}
 
@@ -463,8 +413,7 @@ def ensure_bases(
 ) -> dict[str, docker.Image]:
     """Build the images that the engine lacks of a base and of those below it; its images, by stage.
 
-    The files of a base are fetched while the one below it is built.  ``there`` are its images that
-    the engine has, where that is known.
+    The files of a base are fetched while the one below it is built.  ``there`` as ``_there``.
     """
     found = _there(base) if there is None else there
     lacking = len(found) < len(base.references)
@@ -609,10 +558,7 @@ def lay_out(
 
 
 def layer_cache(plan: AnyPlan, stage: str, active: ActiveBuild, *, anew: bool = False) -> str:
-    """Where the layers of a stage are kept on a registry; empty: nowhere.
-
-    The layers of a build without caches (``anew``) are found by no other build.
-    """
+    """Where the layers of a stage are kept on a registry; empty: nowhere, as without caches."""
     cache = active.settings.layer_cache
     if not cache or active.offline or anew or not plan.worth_caching:
         return ""
@@ -722,10 +668,7 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
 
 
 def require_artifact(recipe: Recipe, folder: Path) -> Artifact:
-    """The artifact of a recipe, whose files are to be written to ``folder``.
-
-    Raises ``RecipeError`` for an engine, ``WorldError`` where the directory cannot be written to.
-    """
+    """The artifact of a recipe, whose files are to be written to ``folder``."""
     if recipe.artifact is None:
         raise RecipeError(
             f"{recipe.name} has no files that --output could write",
@@ -737,10 +680,7 @@ def require_artifact(recipe: Recipe, folder: Path) -> Artifact:
 
 
 def deliver(artifact: Artifact, reference: str, folder: Path) -> list[Path]:
-    """Write the files of a verified image to ``folder``, each atomically.
-
-    Raises ``WorldError`` where the directory does not take them.
-    """
+    """Write the files of a verified image to ``folder``, each atomically."""
     delivered = []
     for name in artifact.names:
         file = folder / name

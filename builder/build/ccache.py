@@ -35,8 +35,7 @@ from builder.image.contents import ReadOptions, read_contents
 from builder.plan.plan import Plan, render_template
 from simulator.selection import Capability
 
-ID = "builder-ccache"
-"""The cache mount of every template that compiles."""
+ID = "builder-ccache"  # the cache mount of every template that compiles
 RESULT = re.compile(
     r"(?:\./)?(?:(?:[0-9a-f]/)+[0-9A-Za-z]+|ptx/(?P<digits>[0-9a-f]{2})/(?P=digits)[0-9a-f]{62}\.gz)"
 )
@@ -49,21 +48,13 @@ TAIL = 8  # lines of a log that show why it failed
 
 
 def save(
-    image: str,
-    file: Path,
-    work: Path,
-    limit: float,
-    *,
-    identifier: str = ID,
-    builder: str = "",
+    image: str, file: Path, work: Path, limit: float, *, identifier: str = ID, builder: str = ""
 ) -> int:
     """Write the compiler cache of a builder into ``file``, a tar; its bytes.
 
     ``builder`` is as in ``buildx.builder``; ``image`` is the engine's, and has ccache and tar;
     ``work`` is an empty directory.  Above ``limit`` GiB, the results that were not used for longest
-    are left out; in the builder nothing changes.  Raises ``BuildError``,
-    ``SpaceError``, or ``WorldError`` where the engine does not answer; then ``file`` is what it
-    was.
+    are left out; in the builder nothing changes.  Where it fails, ``file`` is what it was.
     """
     variables = {"mount": identifier, "limit": f"{limit * 2**30:.0f}"}
     try:
@@ -77,17 +68,8 @@ def save(
 
 
 def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: str = "") -> int:
-    """Add the results in ``file``, which ``save`` wrote, to the compiler cache of a builder; bytes.
-
-    Raises like ``save``; ``WorldError`` for any other file, or a truncated one, before any of it is
-    there.
-    """
-    if not file.is_file():
-        raise WorldError(
-            f"there is no compiler cache {file}", hint="`builder ci ccache save` writes one"
-        )
-    why = _wrong(file)
-    if why:
+    """Add the results in ``file``, which ``save`` wrote, to a builder's compiler cache; bytes."""
+    if why := _wrong(file) if file.is_file() else "there is no such file":
         raise WorldError(f"{file} is no compiler cache", why, "`builder ci ccache save` writes one")
     context = work / "kept"
     context.mkdir()
@@ -151,11 +133,7 @@ def _build(
     builder: str,
     *named: str,
 ) -> None:
-    """Run a tiny build on the stage in which engines are compiled.
-
-    It writes to the directory ``written``, or to the engine.  Raises with the end of its log where
-    it fails.
-    """
+    """Run a tiny build where engines are compiled; it writes to ``written``, or to the engine."""
     on = buildx.builder(builder)
     devel = build_contexts({"devel": image}, work / "bases", seen=on.is_engine)["devel"]
     (work / "context").mkdir()
@@ -176,15 +154,12 @@ def _build(
 
 
 # The PTX of an image's machine code, as one file: a tar, compressed with zstd.
-#
 # Its members are named ``DIGEST.ptx`` by the sha256 (hex) of the machine code.  It is no part of
 # the image: with it anybody can compute the image's kernels on a CPU.
 
-KIND = "application/vnd.builder.ptx.v1.tar+zstd"
-"""The media type, and the type of the artifact that is attached to a pushed image."""
+KIND = "application/vnd.builder.ptx.v1.tar+zstd"  # also the artifact's
 NAME = "ptx.tar.zst"
-MOST = 30
-"""Files of a recipe: a nightly image has its PTX in the registry, too."""
+MOST = 30  # files of a recipe: a nightly image has its PTX in the registry, too
 OPTIONS: dict[int, int] = {
     zstd.CompressionParameter.compression_level: 9,
     # Templates give many files of PTX that are alike.
@@ -199,11 +174,7 @@ def path_of(state: Path, recipe: str, key: str) -> Path:
 
 
 def pack(folder: Path, file: Path) -> None:
-    """Write the PTX of ``folder``, files ``DIGEST.gz``, into ``file``.
-
-    The same PTX gives the same bytes.  The newest files of a recipe stay.  Raises ``SpaceError``
-    where the disk is full, ``OSError``.
-    """
+    """Write the PTX of ``folder``, files ``DIGEST.gz``, into ``file``: the same bytes each time."""
     with (
         atomic_write(file) as waiting,
         zstd.ZstdFile(waiting, "wb", options=OPTIONS) as packed,
@@ -240,9 +211,6 @@ def unpack(file: Path, folder: Path) -> None:
         archives.unpack_stream(cast(IO[bytes], packed), folder, file.stat().st_size)
 
 
-# The PTX of an image's machine code: taken from beside the compiler cache, kept by build key.
-
-
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The PTX that is kept for an image, of so many different modules of machine code.
@@ -261,11 +229,7 @@ class Kept:
 
 
 def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kept | None:
-    """Keep the PTX of an image of the engine that this machine compiled.
-
-    None: the image has no machine code of nvcc's.  ``work`` is a directory.  Raises
-    ``UntriedError``, ``BuildError``, ``SpaceError``, ``WorldError``.
-    """
+    """Keep the PTX of an image compiled here; None: it has no machine code of nvcc's."""
     if not plan.has_nvcc:
         return None
     blobs = blobs_of(image.reference, work, image.digest)

@@ -43,13 +43,7 @@ from builder.docker import engine as docker
 from builder.docker.containers import Blobs, blobs_of
 from builder.engines.families import load_catalog
 from builder.engines.layout import LABEL_KEY
-from builder.image.compare import (
-    Comparison,
-    compare_images,
-    compare_trees,
-    read_files,
-    read_image,
-)
+from builder.image.compare import Comparison, compare_images, compare_trees, read_files, read_image
 from builder.image.layers import damage_reported, manifest_of, platforms_of
 from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.publish.attachments import RECIPE, attached, recipe_texts
@@ -69,12 +63,10 @@ from builder.recipes import edit
 from builder.recipes.catalog import Catalog
 from simulator.report import parting
 
-Source = Path | Blobs
-"""A directory or a file; or the blobs of an image."""
+Source = Path | Blobs  # A directory or a file; or the blobs of an image
 
 AMD64: Platform = "linux/amd64"
-PATH_STARTS = ("/", "./", "../", "~")
-"""Beginnings of a path that no name of a recipe or of an image has."""
+PATH_STARTS = ("/", "./", "../", "~")  # begins no name of a recipe or an image
 
 
 def compare_named(
@@ -87,9 +79,7 @@ def compare_named(
     compared where there are several; None: the image for linux/amd64, else the first one.
 
     Raises ``UsageError`` where one is a file and the other one is not, and where neither is an
-    image with platforms; ``WorldError`` where there is no such thing, or not for the platform;
-    ``FetchError`` where a registry does not give an image; ``UntriedError`` where an image is
-    damaged; ``SpaceError`` where the files that differ do not fit into the cache directory.
+    image with platforms; ``WorldError`` where there is no such thing, or not for the platform.
     """
     session.settings.require_directories()
     with workspace(session.settings.cache_dir) as work, ExitStack() as stack:
@@ -98,9 +88,8 @@ def compare_named(
         if isinstance(old, Blobs) and isinstance(new, Blobs):
             return compare_images((before, old), (after, new), work)
         if platform and isinstance(old, Path) and isinstance(new, Path):
-            raise UsageError(
-                "--platform is for images", hint=f"neither {before} nor {after} is an image"
-            )
+            neither = f"neither {before} nor {after} is an image"
+            raise UsageError("--platform is for images", hint=neither)
         files = [isinstance(each, Path) and not each.is_dir() for each in (old, new)]
         if files[0] != files[1]:
             file, other = (before, after) if files[0] else (after, before)
@@ -158,10 +147,7 @@ def _layout(folder: Path) -> Blobs | None:
 def pulled_if_remote(
     session: BuildSession, name: str, platform: Platform = AMD64
 ) -> Iterator[None]:
-    """Keep an image in the engine that only a registry can have: ``OWNER/NAME``, ``NAME:TAG``.
-
-    It is removed afterwards.  Nothing is done where the name is another one.
-    """
+    """Pull an image that only a registry can have, ``OWNER/NAME`` or ``NAME:TAG``, for a while."""
     is_name = not Images(session).is_recipe(name) and REFERENCE.fullmatch(name)
     if not is_name or not {"/", ":"} & {*name} or docker.image(name) is not None:
         yield
@@ -204,11 +190,7 @@ class NumbersComparison:
 
 
 def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersComparison:
-    """Compare the results of the kernels and servers of two recipes' images.
-
-    Raises ``WorldError`` where the engine does not have an image, ``UntriedError`` where there is
-    nothing to compare, and like ``kernel_test``.
-    """
+    """Compare the results of the kernels and servers of two recipes' images."""
     found: list[Parted] = []
     lacking: list[str] = []
     session.settings.require_directories()
@@ -300,8 +282,7 @@ def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Pa
 
 # Images are built again without a layer from any cache, under names that go afterwards.
 
-NAMES = "builder-reproduce"
-"""The repository of images that are built again, in the engine."""
+NAMES = "builder-reproduce"  # the repository of images that are built again, in the engine
 OWNED = "__"  # before the parts of an owner; no stage, key or host name has it (RFC 1123, 2.1)
 
 
@@ -318,10 +299,7 @@ def rebuilding(active: ActiveBuild) -> Iterator[Rebuilder]:
 
 
 def name_of(recipe: str, stage: str, key: str, owner: str) -> str:
-    """The name of an image that is built again, with the ``containers.owner`` that builds it.
-
-    A label would change the image's digest.  A tag has no colons.
-    """
+    """The name of an image that is built again; a label would change the image's digest."""
     return f"{NAMES}/{recipe}:{stage}-{key}{OWNED}{owner.replace(':', OWNED)}"
 
 
@@ -342,10 +320,7 @@ class Rebuilder:
         self.bases: dict[str, dict[str, docker.Image]] = {}
 
     def engine(self, plan: Plan, *, with_bases: bool = False) -> docker.Image:
-        """Build an engine, compiled without the compiler cache.
-
-        On the bases that Docker has, or on ones built again.  Raises like ``build_stages``.
-        """
+        """Build an engine without the compiler cache, on Docker's bases or on ones built again."""
         found: dict[str, docker.Image] = {}
         for base in plan.bases() if with_bases else ():
             found = self.base(base) | found
@@ -353,10 +328,7 @@ class Rebuilder:
         return self._built(plan, found, anew(compiles=True, ccache=False))["image"]
 
     def base(self, plan: BasePlan) -> dict[str, docker.Image]:
-        """Build a base on the bases below it, built again; its images by stage.
-
-        A published image is taken unchanged.  Raises like ``build_stages``.
-        """
+        """Build a base on the bases below it, built again; a published image stays unchanged."""
         if plan.name not in self.bases:
             below = self.base(plan.base) if plan.base else pulled_root(plan, self.active)
             self.bases[plan.name] = self._built(plan, below, anew(compiles=False))
@@ -382,9 +354,6 @@ def image_of(session: BuildSession, target: str, found: docker.Image, work: Path
 
     From the catalog's recipe; else from the recipe that is attached to the image in its registry,
     such as the recipe of a nightly run.  ``work`` is a directory for a catalog that contains it.
-
-    Raises ``RecipeError`` where the image names no recipe, neither recipe has its key, or it was
-    compiled on another platform than this build would be.
     """
     recipe, key = recipe_label(target, found), found.labels.get(LABEL_KEY, "")
     image, why = _planned(session, recipe, key, target)
@@ -448,10 +417,7 @@ def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> C
 
 
 def place_of(session: BuildSession, target: str) -> tuple[Repository, str]:
-    """The repository of an image, and its tag or digest there.
-
-    ``target`` is a recipe, or the name of an image.
-    """
+    """The repository of an image, by its recipe or its name, and its tag or digest there."""
     if Images(session).is_recipe(target):
         plan = session.resolve(target)
         return open_repository(plan.repository, session.log), plan.immutable_tag
@@ -465,8 +431,6 @@ def place_of(session: BuildSession, target: str) -> tuple[Repository, str]:
         hint="name a recipe, or an image: REGISTRY/REPOSITORY:TAG",
     )
 
-
-# A reproduction: built again, then compared.
 
 ReproductionState = Literal["reproduced", "compression", "different"]
 
@@ -500,7 +464,7 @@ class Reproduction:
     def packed(self) -> list[int]:
         """The numbers of the layers that differ only in their compression, from 1."""
         layers = self.comparison.layers if self.comparison else ()
-        packed = [each.before for each in layers if each.state == "compression"]
+        packed = (each.before for each in layers if each.state == "compression")
         return [side.number for side in packed if side is not None]
 
 
@@ -529,9 +493,8 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
     registry's, which is pulled and removed again.  An engine is built on the bases that Docker has,
     or ``with_bases`` on bases that are built again.
 
-    Raises ``WorldError`` where the image to compare with is not there; ``RecipeError`` where no
-    recipe has its key (``image_of``); else like a build, and like ``compare_images``.  Waits
-    where another run of this machine reproduces an image.
+    Raises ``RecipeError`` where no recipe has its key.  Waits where another run of this machine
+    reproduces an image.
     """
     images = Images(session)
     session.settings.require_directories()
@@ -604,9 +567,7 @@ def attestation(session: BuildSession, target: str) -> Iterator[Callable[[Reprod
     """What attaches the statement of a result to an image of a registry; it gives the digest there.
 
     An index gets it at its image that was built.  Before the build it is known that the registry
-    answers, and that there is a key.  Raises ``UsageError`` where ``target`` is no image of a
-    registry, ``WorldError`` without a key; then ``WorldError`` where the registry has another
-    image, or signing fails; ``RegistryError``, ``FetchError``.
+    answers, and that there is a key.
     """
     settings = session.settings
     with workspace(settings.cache_dir) as work:

@@ -32,23 +32,18 @@ from builder.sources.pypi import IndexFile
 from simulator import SimulatorError, compilers
 from simulator.compilers import Kernels, find_kernels
 
-Result = float | str
-"""The normalized mean square error, or how the kernel ended."""
-NOT_RUN = "not "
-"""Begins a result that says nothing about the compiler: not run, not computed, not compiled."""
+Result = float | str  # the normalized mean square error, or how the kernel ended
+NOT_RUN = "not "  # begins a result that says nothing about the compiler: not run, not compiled
 FOLDER = "compilers"
 THREADS = "threads.toml"
-LIMIT = 5e-4
-"""The largest error that ggml accepts for products of matrices (tests/test-backend-ops.cpp)."""
+LIMIT = 5e-4  # the largest error that ggml accepts for products (tests/test-backend-ops.cpp)
 
 
 class Compiler(Model):
     """The results of an nvcc: by type, the error, or how a kernel ended that gave no numbers."""
 
-    nvcc: Text
-    """Version."""
-    released: Text
-    """Day on which the package index got it."""
+    nvcc: Text  # version
+    released: Text  # day on which the package index got it
     nmse: dict[str, float]
     ended: dict[str, Text] = Field(default_factory=dict)
 
@@ -74,16 +69,12 @@ class Table(Model):
     """All results for the tree of a recipe."""
 
     recipe: Text
-    source: Text
-    """Repository, or the origin of other sources."""
+    source: Text  # repository, or the origin of other sources
     commit: Text | None = None
-    committed: Text | None = None
-    """Day of the commit."""
-    tried: Text
-    """Day."""
+    committed: Text | None = None  # day of the commit
+    tried: Text  # day
     architecture: Text
-    not_compared: dict[str, Text] = Field(default_factory=dict)
-    """Why, by type."""
+    not_compared: dict[str, Text] = Field(default_factory=dict)  # why, by type
     compiler: list[Compiler]
 
     @property
@@ -98,8 +89,7 @@ class Thread(Model):
 
     thread: Annotated[str, StringConstraints(pattern=THREAD)]
     about: Text
-    nvcc: list[Text]
-    """Versions."""
+    nvcc: list[Text]  # versions
     types: list[Text]
     answer: Text | None = None
 
@@ -127,10 +117,7 @@ def about(found: Iterable[Thread], compiler: Compiler) -> list[Thread]:
 
 
 def warnings(root: Path) -> dict[str, list[str]]:
-    """What the tables say against versions of nvcc, by version.
-
-    Raises ``RecipeError`` where a file is invalid.
-    """
+    """What the tables say against versions of nvcc, by version; raises ``RecipeError``."""
     found: dict[str, list[str]] = {}
     known = threads(root)
     for table in load(root):
@@ -143,17 +130,11 @@ def warnings(root: Path) -> dict[str, list[str]]:
 
 
 def write(table: Table, root: Path) -> Path:
-    """Write a table to its file, and return the file.
-
-    Raises ``SpaceError`` where the disk is full, ``OSError`` where the directory is not writable.
-    """
+    """Write a table to its file, and return the file; raises ``SpaceError``, ``OSError``."""
     head = table.model_dump(exclude={"not_compared", "compiler"}, exclude_none=True)
     text = [f"# Made by `builder compilers {table.recipe} --save`.", *_lines(head)]
-    text += (
-        ["", "[not_compared]", *_lines(table.not_compared, json.dumps)]
-        if table.not_compared
-        else []
-    )
+    if table.not_compared:
+        text += ["", "[not_compared]", *_lines(table.not_compared, json.dumps)]
     for each in table.compiler:
         text += ["", "[[compiler]]", *_lines({"nvcc": each.nvcc, "released": each.released})]
         text += ["", "[compiler.nmse]", *_lines(each.nmse, json.dumps)]
@@ -179,8 +160,7 @@ SAME_VERSION = ("nvidia-cuda-crt", "nvidia-nvvm")
 """Parts of the compiler: their wheels have its version."""
 SAME_DAY = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
 """Headers with versions of their own: the newest ones of the day when nvcc was released."""
-CUBLAS = "nvidia-cublas"
-"""Headers again; the wheel has 400 MB, so only its texts are read."""
+CUBLAS = "nvidia-cublas"  # headers again; the wheel has 400 MB, so only its texts are read
 CUDA = "13."
 PYTHON = "3.11"  # the wheels fit every version
 
@@ -195,11 +175,7 @@ class Toolkit(NamedTuple):
 
 
 def listed(versions: Sequence[str] | None = None) -> list[Toolkit]:
-    """The releases for CUDA 13, the oldest first, or only the given ``versions``.
-
-    Raises ``FetchError`` where the index does not answer, or lacks a part; ``UsageError`` where it
-    lacks one of the ``versions``.
-    """
+    """The releases for CUDA 13, the oldest first, or only the given ``versions``."""
     names = (NVCC, *SAME_VERSION, *SAME_DAY, CUBLAS)
     offered = {name: pypi.releases(name, PYTHON) for name in names}
     found = [each for each in offered[NVCC] if each.version.startswith(CUDA)]
@@ -212,18 +188,17 @@ def listed(versions: Sequence[str] | None = None) -> list[Toolkit]:
     made = []
     for nvcc in found:
         if not versions or nvcc.version in versions:
-            parts = [_of_version(name, nvcc, offered[name]) for name in SAME_VERSION]
+            parts = [nvcc]
+            for name in SAME_VERSION:
+                same = [each for each in offered[name] if each.version == nvcc.version]
+                if not same:
+                    missing_part = f"{name} {nvcc.version}, which nvcc needs"
+                    raise GoneError(f"the package index has no {missing_part}")
+                parts.append(same[0])
             parts += [_of_day(name, nvcc, offered[name]) for name in SAME_DAY]
             cublas = _of_day(CUBLAS, nvcc, offered[CUBLAS])
-            made.append(Toolkit(nvcc.version, nvcc.day, (nvcc, *parts), cublas))
+            made.append(Toolkit(nvcc.version, nvcc.day, tuple(parts), cublas))
     return made
-
-
-def _of_version(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexFile:
-    found = next((each for each in releases if each.version == nvcc.version), None)
-    if found is None:
-        raise GoneError(f"the package index has no {name} {nvcc.version}, which nvcc needs")
-    return found
 
 
 def _of_day(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexFile:
@@ -240,10 +215,7 @@ def _of_day(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexF
 
 
 def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
-    """Unpack the parts that compile to PTX below the new directory ``target``; return ``nvcc``.
-
-    The wheels are kept in ``cache``.  Raises ``FetchError``.
-    """
+    """Unpack the parts that compile to PTX below the new directory ``target``; return ``nvcc``."""
     parts, root = target / "parts", target / "cuda"
     parts.mkdir(parents=True)
     for file in pypi.fetch(toolkit.wheels, cache, log):
@@ -262,17 +234,13 @@ def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
     return root / "bin" / "nvcc"
 
 
-# The table: one row a release.
-
-
 def tabled(
     catalog: Catalog, name: str, settings: Settings, log: Log, versions: Sequence[str] | None = None
 ) -> Table:
     """Try all releases of nvcc for CUDA 13, or the given ``versions``, on the kernels of a recipe.
 
-    Patches are applied, as in a build.  Raises ``RecipeError``, ``FetchError``, ``PatchError``,
-    ``UntriedError`` where the tree has no such kernels, ``WorldError`` where this machine has no
-    g++, ``UsageError`` for an unknown version.
+    Patches are applied, as in a build.  Raises ``UntriedError`` where the tree has no such kernels,
+    ``WorldError`` where this machine has no g++, ``UsageError`` for an unknown version.
     """
     simulated.require_compiler()
     settings.require_directories()
@@ -313,12 +281,9 @@ def _row(toolkit: Toolkit, kernels: Kernels, program: Path, cache: Path, log: Lo
         ended={name: each for name, each in results.items() if isinstance(each, str)},
     )
     unknown = len(row.ended.keys() - {*row.wrong})
-    verdict = f"{', '.join(row.wrong) or 'none'} wrong"
-    verdict += f", {unknown} not run," if unknown else ""
-    log(
-        f"nvcc {row.nvcc}: {verdict} of {len(results)} "
-        f"({fetching} to fetch, {running} to compile and run)"
-    )
+    verdict = f"{', '.join(row.wrong) or 'none'} wrong{f', {unknown} not run,' if unknown else ''}"
+    took = f"{fetching} to fetch, {running} to compile and run"
+    log(f"nvcc {row.nvcc}: {verdict} of {len(results)} ({took})")
     return row
 
 

@@ -152,18 +152,13 @@ class BuildLog:
         self.path = path
         self.errors: list[str] = []
         self.all_text_hints: set[str] = set()
-        self.race_lost = False
-        """Whether another build was in the way: the same build again works."""
+        self.race_lost = False  # whether another build was in the way: the same build again works
         self.disk_full = False
-        self.breakdown = ""
-        """The hint for a step that ran out of memory or could not reach an archive."""
+        self.breakdown = ""  # the hint for a step without memory or archive
         self._breakdowns: dict[str, str] = {}
-        self.reused = self.objects = 0
-        """The objects that came from the compiler cache, and all; 0: nothing was compiled."""
-        self.not_kept = ""
-        """Why a registry refused the layers; empty: it did not."""
-        self.unused: list[tuple[int, str]] = []
-        """The recipe's definitions that cmake does not use: number of the cmake call, name."""
+        self.reused = self.objects = 0  # from the compiler cache, and all; 0: none
+        self.not_kept = ""  # why a registry refused the layers; empty: it did not
+        self.unused: list[tuple[int, str]] = []  # not used by cmake: its call's number, name
         self._keeping = ""
         self._stream = path.open("a", encoding="utf-8", errors="replace")
         self._context = 0
@@ -199,13 +194,11 @@ class BuildLog:
             self.unused += [(int(unused[1]), name) for name in unused[2].split()]
         self.race_lost |= bool(LOST_RACE.search(text))
         self.disk_full |= mentions_full_disk(text)
-        keeping = KEEPING.match(line)
-        if keeping:
+        if keeping := KEEPING.match(line):
             self._keeping = f"#{keeping[1]} ERROR: "
         elif self._keeping and line.startswith(self._keeping):
             self.not_kept = line.removeprefix(self._keeping)
-        ninja = NINJA.match(text)
-        if ninja:
+        if ninja := NINJA.match(text):
             return BuildStep(int(ninja[1]), int(ninja[2]), ninja[3])
         return line
 
@@ -293,11 +286,7 @@ NAMES = tuple(
 
 
 def step_name(line: str) -> str | None:
-    """The step that a line of buildx's output begins: ``[build 4/5] compile``.
-
-    An instruction without a name is shown itself, without options and shortened.  None: the line
-    begins no step.
-    """
+    """The step that a line of buildx begins, ``[build 4/5] compile``; None: it begins none."""
     found = STEP.match(line)
     if found is None:
         return None
@@ -342,10 +331,8 @@ def as_builder_error(error: BaseException) -> BuilderError | None:
 
 def _is_optional(module: str) -> bool:
     """Whether a module is of a package that only the extra ``build`` installs."""
-    markers = {
-        requirement.name.replace("-", "_"): requirement.marker
-        for requirement in map(Requirement, metadata.requires("builder") or ())
-    }
+    needed = map(Requirement, metadata.requires("builder") or ())
+    markers = {each.name.replace("-", "_"): each.marker for each in needed}
     marker = markers.get(module.partition(".")[0])
     return marker is not None and not marker.evaluate({"extra": ""})
 

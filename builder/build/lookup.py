@@ -56,18 +56,14 @@ if TYPE_CHECKING:
 
 # The sources of a comparison of numbers: the tests of the image's tree, and the kept PTX.
 
-FOLDER = "numbers"
-"""The directory, in the cache, of compiled tests: by build key and by ``program_key``."""
+FOLDER = "numbers"  # in the cache: compiled tests, by build key and by ``program_key``
 KEPT = 60  # programs; each has some megabytes
 
 
 def test_of(
     plan: Plan, image: docker.Image, context: Context, session: BuildSession
 ) -> NumbersTest | str | BuilderError:
-    """The sources of the comparison of an image's numbers, as ``Context.numbers`` has them.
-
-    Files are made in a directory of their own below the context's.
-    """
+    """The sources of the comparison of an image's numbers, as ``Context.numbers`` has them."""
     devel = plan.base.references.get("devel")
     if not context.wants_numbers:
         return "its server is not tried on a simulated card"
@@ -121,14 +117,8 @@ def _numbers_test(
     return NumbersTest(texts, binary)
 
 
-# The check of one image, and its record.
-
-
 def contract_of(plan: Plan) -> str:
-    """sha256 (hex) over the checks that an image must pass: its recipe's, and its presets'.
-
-    Raises ``RecipeError`` where a preset is invalid.
-    """
+    """sha256 (hex) over the checks that an image must pass: its recipe's, and its presets'."""
     parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
     # The recipe is for one platform: its code and its probes have been chosen.
     chosen: dict[str, Any] = {
@@ -141,17 +131,9 @@ def contract_of(plan: Plan) -> str:
     if plan.platform != "linux/amd64":
         contract["platform"] = plan.platform
     contract["checks"] = CHECKS_VERSION
-    contract["presets"] = {name: each.identity for name, each in _presets(plan).items()}
+    presets = of_recipe(plan.file.parents[1], plan.name)
+    contract["presets"] = {name: each.identity for name, each in presets.items()}
     return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()
-
-
-def _presets(plan: Plan) -> dict[str, Preset]:
-    return of_recipe(_root(plan), plan.name)
-
-
-def _root(plan: Plan) -> Path:
-    """The farm that has the recipe."""
-    return plan.file.parents[1]
 
 
 def extended_image(plan: Plan) -> docker.Image | None:
@@ -172,9 +154,10 @@ def extended_image(plan: Plan) -> docker.Image | None:
 def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subject:
     """An image of the engine and all that its recipe asks of it."""
     recipe, cache = plan.recipe, session.settings.cache_dir
-    presets = _presets(plan)
-    card = card_for(_root(plan), recipe, session.card)
-    theirs = cards.known(_root(plan), {preset.card for preset in presets.values()})
+    root = plan.file.parents[1]
+    presets: dict[str, Preset] = of_recipe(root, plan.name)
+    card = card_for(root, recipe, session.card)
+    theirs = cards.known(root, {preset.card for preset in presets.values()})
     return Subject(
         image.reference,
         image.digest,
@@ -198,10 +181,7 @@ def verdict_of(
     work: Path,
     before_programs: Callable[[], None] = lambda: None,
 ) -> Verdict:
-    """All checks of an image of a plan.
-
-    ``before_programs`` is called before the first program of the image is run.
-    """
+    """All checks of an image; ``before_programs`` is called before its first program is run."""
     context = check_layers(subject, work)
     before_programs()
     context.numbers = test_of(plan, image, context, session)
@@ -217,11 +197,8 @@ def compile_simulators(plan: Plan, session: BuildSession) -> None:
 
 
 def simulators(plan: Plan) -> list[bool]:
-    """The simulated cards that the check of an image will need, by whether they compute.
-
-    A card that counts kernels is False.  A card that computes them is True, and takes most of the
-    time to compile.
-    """
+    """The simulated cards that a check needs: False for one that counts kernels, True for one that
+    computes them, which takes most of the time to compile."""
     serve = plan.family.server_of(plan.recipe)
     if plan.devel is None or why_not(plan.recipe, serve, plan.platform, extends=False):
         return []
@@ -237,11 +214,7 @@ def check(
     work: Path,
     before_programs: Callable[[], None] = lambda: None,
 ) -> Record:
-    """Check an image; the record is not written, and knows nothing of its build.
-
-    ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
-    unpacked files.  Raises like ``verdict_of``, which says what ``before_programs`` is.
-    """
+    """Check an image, and add the time to its build's ``seconds``; the record is not written."""
     with seconds.stage(CHECK_STAGE):
         subject = subject_of(plan, image, session)
         verdict = verdict_of(plan, image, subject, session, work, before_programs)
@@ -363,11 +336,7 @@ class Images:
         return name in self._recipes()
 
     def named(self, target: str, platform: Platform | None = None) -> docker.Image:
-        """The image of a recipe as it is now, or any image of the engine.
-
-        ``platform`` chooses among the images of a recipe.  Raises ``WorldError`` where there
-        is no such image, ``RecipeError`` for a preset.
-        """
+        """The image of a recipe, for a platform, as it is now, or any image of the engine."""
         if self.is_recipe(target):
             return self.require(self.session.resolve(target, platform))
         if is_preset(target):
@@ -382,14 +351,12 @@ class Images:
         if found is not None:
             return found
         what = f"{target} is neither a recipe nor an image that Docker has"
+        hint = "`builder list` shows the recipes, `docker image ls` the images"
         if REFERENCE.fullmatch(target) and {"/", ":"} & {*target}:
-            raise WorldError(
-                what, hint=f"if a registry has this image, get it: `docker pull {target}`"
-            )
-        raise WorldError(
-            what + suggestion(target, sorted(self._recipes())),
-            hint="`builder list` shows the recipes, `docker image ls` the images",
-        )
+            hint = f"if a registry has this image, get it: `docker pull {target}`"
+        else:
+            what += suggestion(target, sorted(self._recipes()))
+        raise WorldError(what, hint=hint)
 
     def served(self, target: str) -> tuple[docker.Image, Recipe]:
         """The image of a recipe, or an image whose label names its recipe; and that recipe.
@@ -422,10 +389,7 @@ class Images:
         return named
 
     def compiled_on(self, plan: Plan, key: str) -> Architecture | None:
-        """The architecture that an image of the recipe with this ``key`` was compiled on.
-
-        None where the key differs for another reason.
-        """
+        """The architecture that the image of this ``key`` was compiled on; None: another reason."""
         (other,) = {*GNU_TRIPLETS} - {plan.platforms.build}
         settings = self.session.settings.model_copy(update={"compile_on": other})
         try:
@@ -441,10 +405,7 @@ class Images:
         work: Path,
         before_programs: Callable[[], None] = lambda: None,
     ) -> Record:
-        """Check an image that an earlier run built; its record keeps the facts of that build.
-
-        ``before_programs`` is as for ``check_image``.  Raises like ``check``.
-        """
+        """Check an image that an earlier run built; its record keeps the facts of that build."""
         before = self.record(plan, image)
         seconds = Timings(before.seconds if before else {})
         found = check(plan, image, self.session, seconds, work, before_programs)
@@ -455,8 +416,7 @@ class Images:
     def check_again(self, plan: Plan, image: docker.Image, work: Path) -> Record:
         """Check an image that has its names, and record the verdict.
 
-        A good verdict on the same image stays recorded where a check could not be run this time:
-        that says nothing about the image.
+        A good verdict on the same image stays where a check could not be run this time.
         """
         good = self.verified(plan, image)
         kept = self.check(plan, image, work)
@@ -508,8 +468,7 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
 
     A ``target`` that is no recipe is an image, which is checked against the recipe that its label
     names, for its platform, else for the first one; without one, only the checks for every image
-    run.  Raises ``WorldError`` where the engine does not have an image, ``RecipeError`` for a
-    preset.
+    run.
     """
     images, cache = Images(session), session.settings.cache_dir
     session.settings.require_directories()
@@ -547,10 +506,7 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
 
 
 def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:
-    """A recipe as it is now, and the record of its verified image.
-
-    Raises ``WorldError`` where there is none.
-    """
+    """A recipe as it is now, and the record of its verified image."""
     images, plan = Images(session), session.resolve(name)
     found, kept = images.of(plan)
     if found is None or kept is None:
@@ -564,11 +520,7 @@ def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:
 
 
 def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
-    """Every kernel that a card finds in the image of a recipe, or in any image of the engine.
-
-    The image is read, not run.  Raises ``WorldError`` where there is no such image,
-    ``UntriedError`` where it, or the GPU code of a file, cannot be read, or there is none.
-    """
+    """Every kernel that a card finds in an image of a recipe or of the engine, which is not run."""
     cache = session.settings.cache_dir
     session.settings.require_directories()
     image = Images(session).named(target)

@@ -19,8 +19,8 @@ from builder.core.files import write_json
 from builder.core.log import CHECK_STAGE, build_stage, duration
 from builder.core.platforms import Platform
 
+# The fields of a record that only the build of its image gives.
 BUILD_FACTS = {"created", "way", "built_here", "log", "objects", "reused"}
-"""The fields of a record that only the build of its image gives."""
 
 
 class Record(BaseModel):
@@ -32,29 +32,19 @@ class Record(BaseModel):
     recipe: str
     platform: Platform = "linux/amd64"
     key: str
-    contract: str
-    """sha256 of the smoke test's inputs: a verdict holds for one contract."""
+    contract: str  # sha256 of the smoke test's inputs: a verdict holds for one contract
     references: tuple[str, ...]
     digest: str
     verdict: Verdict
-    created: str
-    """When this machine began to build the image, or first checked an image of another machine;
-    RFC 3339, UTC."""
-    seconds: Mapping[str, float]
-    """By stage."""
-    way: str = ""
-    """How it was compiled: "native", "cross", "remote cross emulated"; empty: not known."""
-    built_here: bool = False
-    """Whether this machine built the image: only then does the record vouch for it."""
-    base: Mapping[str, str] = {}
-    """Digests of the base's images, by name."""
+    created: str  # when this machine began to build or first checked it; RFC 3339, UTC
+    seconds: Mapping[str, float]  # by stage
+    way: str = ""  # "native", "cross", "remote cross emulated"; empty: not known
+    built_here: bool = False  # only an image that this machine built is vouched for
+    base: Mapping[str, str] = {}  # digests of the base's images, by name
     log: str = ""
-    objects: int = 0
-    """The objects that the build compiled or took from the compiler cache; 0: not known."""
-    reused: int = 0
-    """The objects of these that came from the compiler cache."""
-    commit: str = ""
-    """The source's, by the image's label; empty: not known."""
+    objects: int = 0  # that the build compiled or took from the compiler cache; 0: not known
+    reused: int = 0  # the objects of these that came from the compiler cache
+    commit: str = ""  # the source's, by the image's label; empty: not known
 
     @property
     def build_seconds(self) -> float | None:
@@ -81,10 +71,7 @@ def path_of(state: Path, recipe: str, key: str) -> Path:
 
 
 def write(state: Path, record: Record) -> Path:
-    """Write a record.
-
-    Raises ``OSError`` where the file cannot be written; an earlier file then stays.
-    """
+    """Write a record; raises ``OSError``, and an earlier file then stays."""
     path = path_of(state, record.recipe, record.key)
     write_json(path, record.as_json())
     return path
@@ -129,10 +116,7 @@ def _newest_first(state: Path, recipe: str) -> list[Record]:
 
 
 def last_time(state: Path, way: str, recipe: str = "*") -> str:
-    """How long the last build of a recipe took that went this way: "hello-1: 2 min 3 s".
-
-    "*" is any recipe; empty where there is none.
-    """
+    """How long a recipe's ("*": any) last build took this way: "hello-1: 2 min 3 s"; or empty."""
     kept = newest_good(state, recipe, way)
     took = kept.build_seconds if kept else None
     return f"{kept.recipe}: {duration(took)}" if kept and took is not None else ""
@@ -145,8 +129,7 @@ def candidate_path(state: Path, recipe: str, key: str) -> Path:
 
 def write_candidate(state: Path, recipe: str, key: str, digest: str) -> None:
     """Write which image was built, that has no good verdict yet."""
-    candidate = {"format": 1, "key": key, "digest": digest}
-    write_json(candidate_path(state, recipe, key), candidate)
+    write_json(candidate_path(state, recipe, key), {"format": 1, "key": key, "digest": digest})
 
 
 def candidate_digest(state: Path, recipe: str, key: str) -> str:

@@ -62,9 +62,8 @@ def of_verdict(name: str, verdict: Verdict) -> str:
     """The verdict as Markdown: first the checks that did not pass, then all."""
     bad = [*verdict.failures, *verdict.untried]
     seconds = sum(check.seconds for check in verdict.checks)
-    state = "verified" if verdict.good else "**not verified**"
     lines = [
-        f"### {name}: {state}",
+        f"### {name}: {'verified' if verdict.good else '**not verified**'}",
         "",
         f"{len(verdict.checks)} checks in {seconds:.0f} s: {len(verdict.failures)} failed, "
         f"{len(verdict.untried)} untried, {len(verdict.skipped)} skipped. "
@@ -92,10 +91,7 @@ def of_table(overview: Overview) -> str:
 
 
 def append_to_summary(text: str) -> None:
-    """Append to the summary of a job in a GitHub workflow; nothing elsewhere.  Raises ``OSError``.
-
-    https://docs.github.com/actions/reference/workflows-and-actions/variables, GITHUB_STEP_SUMMARY
-    """
+    """Append to the summary of a job in a GitHub workflow; nothing elsewhere."""
     name = os.environ.get("GITHUB_STEP_SUMMARY")
     if name:
         with Path(name).open("a", encoding="utf-8") as stream:
@@ -119,8 +115,6 @@ def _cell(text: str) -> str:
     return short
 
 
-# Verdicts as JUnit XML, for CI systems.
-
 ILLEGAL = dict.fromkeys((*range(9), 11, 12, *range(14, 32)), "\N{REPLACEMENT CHARACTER}")
 """Characters that XML 1.0 does not allow (section 2.2)."""
 ELEMENTS = {
@@ -132,11 +126,7 @@ MESSAGE_LIMIT = 300  # characters of a message attribute; the element's text has
 
 
 def junit(verdicts: Mapping[str, Verdict]) -> str:
-    """Verdicts by name as JUnit XML: one suite for each, one test case for each check.
-
-    The format follows Ant's JUnit reports: a failed check has ``failure``, an untried one
-    ``error``, a skipped one ``skipped``, each with the expected and the found value.
-    """
+    """Verdicts by name as JUnit XML, as Ant writes it: a suite for each, a case for each check."""
     root = ElementTree.Element("testsuites")
     for name, verdict in verdicts.items():
         suite = ElementTree.SubElement(
@@ -177,10 +167,8 @@ def write_junit(file: Path, verdicts: Mapping[str, Verdict]) -> None:
 
 # What images showed without a GPU, such as the memory of presets: ``trials/RECIPE.json``.
 
-WORST = 3
-"""Spilling kernels of each library that a file keeps."""
-COVERAGE = ("coverage", "kernels on a simulated card that computes")
-"""Subjects of the check ``numbers``: how many cases were compared, or why none could be."""
+WORST = 3  # spilling kernels of each library that a file keeps
+COVERAGE = ("coverage", "kernels on a simulated card that computes")  # subjects of ``numbers``
 
 
 class KeptBuild(BaseModel):
@@ -209,27 +197,17 @@ class KeptTrials(BaseModel):
     digest: str
     commit: str
     created: str
-    builds: tuple[KeptBuild, ...] = ()
-    """The newest cold build of the commit, and the newest warm one."""
+    builds: tuple[KeptBuild, ...] = ()  # the commit's newest cold one and warm one
     check_seconds: float | None = None
-    download_size: int
-    """Bytes."""
-    checks: int
-    """The number of checks that passed."""
-    failed: Mapping[str, int] = {}
-    """The number of checks that failed, by kind; empty: the image is verified."""
-    kernels: int
-    """Different kernels that the server launched on its simulated card."""
-    code: KernelSummary | None = None
-    """Its libraries that spill, with the kernels that spill most; None: not known."""
-    device_code: tuple[CodeSums, ...] = ()
-    """What each card does with the device code of all libraries; empty: not known."""
-    paths: tuple[WorkPath, ...] = ()
-    """As in ``DeviceUse``, of the server with the test model; empty: none, or not known."""
-    stated: str = ""
-    """As in ``DeviceUse``."""
-    coverage: str
-    """The cases that the check ``numbers`` compared, or why there are none; empty: not known."""
+    download_size: int  # bytes
+    checks: int  # the number of checks that passed
+    failed: Mapping[str, int] = {}  # checks by kind; empty: the image is verified
+    kernels: int  # different kernels that the server launched on its simulated card
+    code: KernelSummary | None = None  # its libraries that spill; None: not known
+    device_code: tuple[CodeSums, ...] = ()  # by card; empty: not known
+    paths: tuple[WorkPath, ...] = ()  # as in ``DeviceUse``, with the test model
+    stated: str = ""  # as in ``DeviceUse``
+    coverage: str  # the compared cases of the check ``numbers``, or why there are none
     presets: Mapping[str, PresetUse]
 
 
@@ -238,7 +216,6 @@ def write_trials(root: Path, record: Record) -> Path:
 
     The earlier file's builds stay if they are of the same commit and the file is valid.
     Of a refused image, the paths and the memory of the presets are left out: they may be wrong.
-    Raises ``OSError`` where the file cannot be written.
     """
     before = None
     with suppress(RecipeError):
@@ -318,13 +295,10 @@ class ImageCode:
 
 
 def code_of(root: Path, recipe: str, platform: Platform, state: Path) -> ImageCode | None:
-    """The code of the newest verified image of this machine; without one, what the repository has.
-
-    None where neither has any.  Raises ``RecipeError`` where the file of ``trials/`` is invalid.
-    """
+    """The code of the newest verified image of this machine; without one, what the repository has;
+    None where neither has any."""
     own = newest_good(state, recipe, platform=platform)
-    if own is not None and own.verdict.code:
-        code = own.verdict.code
+    if own is not None and (code := own.verdict.code):
         return ImageCode(own.key, own.created, "the record of this machine", sums(code), code)
     kept = kept_of(root, recipe)
     if kept is None or kept.platform != platform or not kept.device_code:
@@ -348,11 +322,7 @@ class EnginePaths:
 
 
 def paths_of(catalog: Catalog, recipe: str, state: Path) -> EnginePaths:
-    """The paths of this machine's image; where it has none, those that the repository keeps.
-
-    Raises ``WorldError`` where none are known, ``RecipeError`` where there is no such recipe, or
-    the file of ``trials/`` is invalid.
-    """
+    """The paths of this machine's image; where it has none, the ones that the repository keeps."""
     kept, own = kept_of(catalog.root, recipe), newest_good(state, recipe)
     device = own.verdict.device if own else None
     started = device or kept
@@ -412,8 +382,7 @@ class Pinned(NamedTuple):
 
     engine: str
     commit: str
-    build: int
-    """The number of its commits."""
+    build: int  # the number of its commits
 
 
 def pinned(catalog: Catalog) -> dict[str, Pinned]:
@@ -432,11 +401,7 @@ def pinned(catalog: Catalog) -> dict[str, Pinned]:
 def write_trials_page(
     catalog: Catalog, presets: Mapping[str, Preset], longest: Mapping[str, int]
 ) -> None:
-    """Write the page anew from the files of ``trials/``.
-
-    ``longest`` are the models' own contexts, in tokens, by repository.  Raises ``RecipeError``
-    where a file is invalid, ``OSError`` where the page cannot be written.
-    """
+    """Write the page of ``trials/``; ``longest`` are models' contexts in tokens, by repository."""
     untried = why_untried(catalog, presets)
     text = trials_page(kept(catalog.root), pinned(catalog), presets, untried, longest)
     with atomic_write(catalog.root / TRIALS / "README.md") as new:
@@ -444,10 +409,7 @@ def write_trials_page(
 
 
 def why_untried(catalog: Catalog, presets: Mapping[str, Preset]) -> dict[str, str]:
-    """The presets that no smoke test tries, with the reason, as far as the catalog shows it.
-
-    Raises ``RecipeError`` where a recipe, a base or a card is invalid.
-    """
+    """The presets that no smoke test tries, with the reason, as far as the catalog shows it."""
     known = cards.known(catalog.root, {each.card for each in presets.values()})
     found = {}
     for name, preset in presets.items():

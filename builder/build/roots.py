@@ -35,16 +35,13 @@ class AskingResolver(Resolver):
     """A resolver that asks the engine and registries which image a base starts from today."""
 
     log: Log
-    offline: bool = False
-    """Ask no registry."""
+    offline: bool = False  # ask no registry
 
     def root_of(self, base: str, platforms: Platforms) -> RootChoice:
         """The Debian root or the published image below a base.
 
         "auto" prefers the root that the engine has, so that a registry that comes or goes does not
-        change the key of every engine; else it tries the registry, then mmdebstrap.  Raises
-        ``RecipeError`` where the base has no root, and like ``registry_digest`` when "registry"
-        is asked for; for a published image like ``choose``.
+        change the key of every engine; else it tries the registry, then mmdebstrap.
         """
         entry, below = self.lowest(base)
         if isinstance(below, Published):
@@ -82,10 +79,7 @@ def resolver_of(
     *,
     offline: bool = False,
 ) -> Resolver:
-    """A resolver by the user's settings.
-
-    With ``build_architecture`` it asks neither engine nor registry.  Raises like ``compiles_on``.
-    """
+    """By the user's settings; with ``build_architecture`` it asks neither engine nor registry."""
     build = compiles_on(settings, build_architecture)
     way, namespace = settings.debian_root, settings.namespace
     if build_architecture is not None:
@@ -94,11 +88,7 @@ def resolver_of(
 
 
 def compiles_on(settings: Settings, build_architecture: str | None = None) -> Architecture:
-    """The architecture that compiles; without ``build_architecture``, the builder's.
-
-    The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does not
-    answer, or its machine cannot compile.
-    """
+    """The setting ``compile_on``, else ``build_architecture``, else the builder's architecture."""
     machine = settings.compile_on or build_architecture
     machine = machine or buildx.builder(settings.buildx).architecture
     found = architecture(machine)
@@ -116,9 +106,8 @@ def in_engine(plan: AnyPlan, reference: str) -> docker.Image | None:
 def choose(published: Published, log: Log, *, offline: bool) -> RegistryRoot:
     """A published image by its pin, else by the digest of its tag today, which is logged.
 
-    Docker's copy counts offline, and where the registry fails or does not answer.  Raises
-    ``GoneError`` where the registry has no such tag, ``RegistryError`` where it refuses the login,
-    ``FetchError`` where neither registry nor engine knows.
+    Docker's copy counts offline, and where the registry fails or does not answer; not where it has
+    no such tag, or refuses the login.
     """
     name = published.image
     if published.digest is not None:
@@ -149,10 +138,7 @@ def choose(published: Published, log: Log, *, offline: bool) -> RegistryRoot:
 
 
 def digest_today(entry: Entry[BaseRecipe]) -> str:
-    """The digest that the image of a base has in the registry today.
-
-    Raises ``RecipeError`` where it starts from none, and like ``registry_digest``.
-    """
+    """The digest that the image of a base has in the registry today."""
     starts_from = entry.recipe.published or entry.recipe.root
     if starts_from is None:
         raise RecipeError(f"{entry.name} starts from no image, so there is nothing to pin")
@@ -170,11 +156,7 @@ def reference(root: RegistryRoot) -> str:
 
 
 def created(root: RegistryRoot, target: str, *, offline: bool) -> int:
-    """When an image for linux/``target`` was created, in seconds since 1970.
-
-    The engine says it, or else its registry.  Raises ``FetchError`` where neither has it, and like
-    ``registry_digest``.
-    """
+    """When an image for linux/``target`` was created, in seconds since 1970."""
     exact = reference(root)
     for name in (exact, root.image):
         found = docker.image(name)
@@ -197,11 +179,7 @@ def fetch(
     target: str = "amd64",
     offline: bool = False,
 ) -> docker.Image:
-    """A published image in the engine; the name of its base and the digest are in its name.
-
-    Raises ``FetchError`` when it is for another platform than linux/``target``, and like
-    ``docker.pull``.
-    """
+    """A published image in the engine; the name of its base and the digest are in its name."""
     image = published.image
     local = f"builder-base/{base}:published-{digest.removeprefix('sha256:')[:12]}"
     if not _is(local, digest):

@@ -29,16 +29,11 @@ class CodePaths:
     """The device code of a library by its path in the image; sizes are bytes in the file."""
 
     path: str
-    native: int = 0
-    """Machine code that the card runs."""
-    compiled: int = 0
-    """PTX of modules without such machine code: the driver compiles it at the first use."""
-    dead: int = 0
-    """Code that the card never runs: for other cards, or PTX beside machine code."""
-    card: str = ""
-    """Its compute capability, ``12.0``; empty: the recipe's first one."""
-    removed: int = 0
-    """Code that the build removed from a wheel."""
+    native: int = 0  # machine code that the card runs
+    compiled: int = 0  # PTX without such machine code: the driver compiles it when used
+    dead: int = 0  # code that the card never runs: for other cards, or PTX beside machine code
+    card: str = ""  # its compute capability, ``12.0``; empty: the recipe's first one
+    removed: int = 0  # code that the build removed from a wheel
 
     @property
     def pathless(self) -> bool:
@@ -60,10 +55,8 @@ class CodeSums:
     compiled: int
     dead: int
     removed: int
-    late: tuple[str, ...] = ()
-    """The files of which the driver compiles something, without their directories."""
-    pathless: tuple[str, ...] = ()
-    """The files of which the card runs nothing, without their directories."""
+    late: tuple[str, ...] = ()  # file names with code that the driver compiles
+    pathless: tuple[str, ...] = ()  # file names of which the card runs nothing
 
     @property
     def text(self) -> str:
@@ -87,15 +80,10 @@ HEADER = ("device code", "runs as it is", "compiled by the driver", "never runs"
 
 
 def rows(found: Sequence[CodePaths]) -> list[tuple[str, ...]]:
-    """The rows of a table of libraries, below ``HEADER``; a path names its card if there are more.
-
-    A size of nothing is empty.
-    """
+    """The rows below ``HEADER``; a path names its card if there are more; 0 bytes are empty."""
     several = len({each.card for each in found}) > 1
-    return [
-        (f"{each.path} ({each.card})" if several else each.path, *shown_parts(each))
-        for each in found
-    ]
+    cards = (f" ({each.card})" if several else "" for each in found)
+    return [(each.path + card, *shown_parts(each)) for each, card in zip(found, cards, strict=True)]
 
 
 def shown_parts(found: CodePaths | CodeSums) -> tuple[str, ...]:
@@ -117,21 +105,21 @@ def text_of_sums(found: Sequence[CodeSums]) -> str:
 
 def sums(found: Sequence[CodePaths]) -> tuple[CodeSums, ...]:
     """The sums of an image's libraries, by card."""
-    made = []
-    for card in dict.fromkeys(each.card for each in found):
-        own = [each for each in found if each.card == card]
-        made.append(
-            CodeSums(
-                card,
-                native=sum(each.native for each in own),
-                compiled=sum(each.compiled for each in own),
-                dead=sum(each.dead for each in own),
-                removed=sum(each.removed for each in own),
-                late=tuple(posixpath.basename(each.path) for each in own if each.compiled),
-                pathless=tuple(posixpath.basename(each.path) for each in own if each.pathless),
-            )
+    by_card: dict[str, list[CodePaths]] = defaultdict(list)
+    for each in found:
+        by_card[each.card].append(each)
+    return tuple(
+        CodeSums(
+            card,
+            native=sum(each.native for each in own),
+            compiled=sum(each.compiled for each in own),
+            dead=sum(each.dead for each in own),
+            removed=sum(each.removed for each in own),
+            late=tuple(posixpath.basename(each.path) for each in own if each.compiled),
+            pathless=tuple(posixpath.basename(each.path) for each in own if each.pathless),
         )
-    return tuple(made)
+        for card, own in by_card.items()
+    )
 
 
 def code_paths(
@@ -168,19 +156,13 @@ class SpillingKernel:
 class LibrarySummary:
     """The kernels of a library for one card."""
 
-    library: str
-    """Without its directory and version."""
-    codes: tuple[str, ...]
-    """What the card takes: ``sm_120a``, ...; ``compute_...``: PTX; ``none``."""
+    library: str  # without its directory and version
+    codes: tuple[str, ...]  # what the card takes: ``sm_120a``, ...; ``compute_...``: PTX; ``none``
     kernels: int
-    size: int
-    """Bytes of SASS."""
-    spills: int
-    """Bytes of the spill stores and loads of all kernels."""
-    spilling: int
-    """Number of kernels that spill."""
-    worst: tuple[SpillingKernel, ...]
-    """The kernels that spill, the worst first."""
+    size: int  # bytes of SASS
+    spills: int  # bytes of the spill stores and loads of all kernels
+    spilling: int  # number of kernels that spill
+    worst: tuple[SpillingKernel, ...]  # the kernels that spill, the worst first
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +213,7 @@ def kernel_summary(libraries: Iterable[Library], card: Capability) -> KernelSumm
 
 
 def worse(before: KernelSummary, after: KernelSummary) -> list[str]:
-    """A sentence for each library whose kernels spill more than before; empty: none does.
-
-    Summaries for different cards are not compared.
-    """
+    """A sentence for each library that spills more than before; only for the same card."""
     if before.card != after.card:
         return []
     known = {each.library: each for each in before.libraries}
@@ -347,9 +326,7 @@ def _regions(stream: IO[bytes]) -> Iterator[Region]:
 
 
 # The device code of two files: entry by entry, then function by function where entries differ.
-#
-# Entries with equal bytes in the file are never unpacked; of the others, one is in memory at a
-# time.
+# Entries with equal bytes are never unpacked; of the others, one is in memory at a time.
 
 DifferenceState = Literal["added", "removed", "changed"]
 
@@ -365,16 +342,11 @@ def state_of(before: object, after: object) -> DifferenceState:
 class FunctionCode:
     """A kernel or device function in one of the modules of a file."""
 
-    module: int
-    """Number of the fat binary in the file, from 1."""
-    size: int
-    """Bytes of SASS, or of PTX text."""
-    digest: str
-    """sha256 (hex) of them."""
-    registers: int | None = None
-    """For each thread; None for PTX and for device functions."""
-    spills: int | None = None
-    """Bytes of spill stores and loads; None also where the compiler did not mark them."""
+    module: int  # number of the fat binary in the file, from 1
+    size: int  # bytes of SASS, or of PTX text
+    digest: str  # sha256 (hex) of them
+    registers: int | None = None  # for each thread; None for PTX and for device functions
+    spills: int | None = None  # bytes of stores and loads; None also where not marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +365,7 @@ class FunctionDifference:
 
     @property
     def state(self) -> DifferenceState:
-        """Which of both sides has it, or whether it differs."""
+        """As ``state_of``."""
         return state_of(self.before, self.after)
 
     @property
@@ -405,10 +377,7 @@ class FunctionDifference:
 
 @dataclass(frozen=True, slots=True)
 class CodeTotals:
-    """The fat binary entries of a file for one code (``sm_120a``, ``compute_120``).
-
-    ``equal`` are entries whose unpacked bytes are equal.
-    """
+    """The fat binary entries of a file for one code; ``equal``: their unpacked bytes are equal."""
 
     code: str
     before: int
@@ -450,8 +419,7 @@ _FUNCTION = re.compile(
     rb"(?:\.(?:visible|weak|extern)\s+)*"
     rb"\.(?:entry|func\b\s*(?:\.noreturn\b\s*)?(?:\([^)]*\))?)\s*([\w$.]+)"
 )
-Function = tuple[FunctionCode, Mapping[str, str]]
-"""With digests of its compared parts."""
+Function = tuple[FunctionCode, Mapping[str, str]]  # with digests of its compared parts
 
 
 @dataclass(slots=True)
@@ -463,10 +431,7 @@ class _Side:
 
 
 def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDifference | None:
-    """The difference of two files' device code; None where neither has any.
-
-    A file that does not exist is None.
-    """
+    """The difference of two files' device code, None for an absent file; None: neither has any."""
     old = device_entries(before) if before else []
     new = device_entries(after) if after else []
     if not old and not new:

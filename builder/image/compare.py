@@ -91,19 +91,13 @@ class FileDifference:
     path: str
     before: Node | None
     after: Node | None
-    former: str = ""
-    """The path of the first one, where a library has another version in its name."""
-    aspects: tuple[Aspect, ...] = ()
-    """The differences of a path that both have."""
-    lines: tuple[str, str] | None = None
-    """The first line that differs in two texts."""
+    former: str = ""  # the path of the first one, where a library has another version in its name
+    aspects: tuple[Aspect, ...] = ()  # the differences of a path that both have
+    lines: tuple[str, str] | None = None  # the first line that differs in two texts
     elf: ElfDifference | None = None
-    code: CodeDifference | None = None
-    """Set where one of the files has device code."""
-    on_card: tuple[CodePaths, CodePaths] | None = None
-    """With ``code``: what the card does with the device code of both files."""
-    unread: str = ""
-    """Why ELF sections or device code could not be compared."""
+    code: CodeDifference | None = None  # set where one of the files has device code
+    on_card: tuple[CodePaths, CodePaths] | None = None  # with ``code``: of both
+    unread: str = ""  # why ELF sections or device code could not be compared
 
     @property
     def state(self) -> DifferenceState:
@@ -143,26 +137,16 @@ class LayerDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two trees, or two images, compared.
+    """Two trees, or two images, compared."""
 
-    Two images with one digest are equal: nothing else is read.
-    """
-
-    before: str
-    """Name."""
+    before: str  # name
     after: str
-    digests: tuple[str, str] | None
-    """The manifests' of two images."""
-    equal: int
-    """Paths that are equal, apart from times."""
-    files: tuple[FileDifference, ...]
-    """The files that differ, by path; also files that differ in their time only."""
-    config: Values = ()
-    """Values of two images' configurations, ``config.Env``; values with times are in ``times``."""
-    times: Values = ()
-    """Times in two images' configurations: ``created``, ``history``."""
-    layers: tuple[LayerDifference, ...] = ()
-    """All layers of two images, also equal ones."""
+    digests: tuple[str, str] | None  # the manifests' of two images
+    equal: int  # paths that are equal, apart from times
+    files: tuple[FileDifference, ...]  # by path; also where only the time differs
+    config: Values = ()  # ``config.Env`` ...; values with times are in ``times``
+    times: Values = ()  # times in two images' configurations: ``created``, ``history``
+    layers: tuple[LayerDifference, ...] = ()  # all layers of two images, also equal ones
 
     def differing(self, *, times: bool = False) -> list[FileDifference]:
         """The files that differ; with ``times`` also files that differ in their time only."""
@@ -190,8 +174,7 @@ class Comparison:
 
 # The files of a directory, or one file, with their properties.
 
-FILE = "/"
-"""The path of a single file, which may have another name in the other tree."""
+FILE = "/"  # the path of a single file, which may have another name in the other tree
 HEAD = 64  # bytes of a file that tell its format
 
 
@@ -210,10 +193,7 @@ class FilesTree:
 
 
 def read_files(root: Path) -> FilesTree:
-    """A directory, or one file; the path of a single file is ``FILE``.
-
-    A link to either is followed.  Raises ``WorldError`` where something cannot be read.
-    """
+    """A directory, or one file; the path of a single file is ``FILE``.  A link is followed."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -267,8 +247,7 @@ def _node(path: Path) -> Node:
     return Node("device", *common, target=place)
 
 
-# The files of an image, read from its blobs: the final file system, and the files of each
-# layer.
+# The files of an image, read from its blobs: the final file system, and the files of each layer.
 
 
 class LayerFiles(NamedTuple):
@@ -285,18 +264,14 @@ class ImageTree:
 
     name: str
     manifest: Mapping[str, Any] = field(repr=False)
-    config: Mapping[str, Any] = field(repr=False)
-    """OCI image configuration (image-spec: config.md)."""
+    config: Mapping[str, Any] = field(repr=False)  # OCI image configuration (image-spec: config.md)
     layers: tuple[LayerFiles, ...] = field(repr=False)
     nodes: Mapping[str, Node] = field(repr=False)
     placed: Mapping[str, Placed[Node]] = field(repr=False)
     blobs: Blobs = field(repr=False)
 
     def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
-        """Copies of these files; each layer that has one of them is read once more.
-
-        Raises ``SpaceError`` where they do not fit, ``UntriedError`` where a layer is damaged.
-        """
+        """Copies of these files; each layer that has one of them is read once more."""
         folder.mkdir(parents=True)
         size = sum({self.nodes[path].digest: self.nodes[path].size for path in paths}.values())
         require_space(folder, size / 2**30, f"the comparison of {len(paths):,} files")
@@ -343,11 +318,9 @@ def read_image(
             for number, (part, diff_id, by) in enumerate(rows, 1)
         )
         placed = final([layer.entries for layer in found])
-    nodes = {path: each.node for path, each in placed.items()}
-    places = {
-        path: (each.layer, each.path) for path, each in placed.items() if each.node.kind == "file"
-    }
-    nodes = _with_first_names(nodes, places)
+    files = ((path, each) for path, each in placed.items() if each.node.kind == "file")
+    places = {path: (each.layer, each.path) for path, each in files}
+    nodes = _with_first_names({path: each.node for path, each in placed.items()}, places)
     return ImageTree(name, manifest, config, found, nodes, placed, blobs)
 
 
@@ -465,20 +438,12 @@ def _equal(before: Elf, one: Section, after: Elf, other: Section) -> bool:
     return all(a == b for a, b in zip(before.blocks(one), after.blocks(other), strict=True))
 
 
-# Two trees of files compared; only files whose contents differ are read again.
-
 FileTree = FilesTree | ImageTree
-LARGEST = 64 << 20
-"""Bytes: of larger files that cannot have device code, only the digest is compared."""
+LARGEST = 64 << 20  # bytes; of larger files without device code, only digests are compared
 
 
 def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
-    """Every path that differs, with the differences of its content.
-
-    ``work``: a directory that takes copies of the files of images that differ.  Raises
-    ``SpaceError`` where they do not fit, ``WorldError`` or ``UntriedError`` where one cannot be
-    read.
-    """
+    """Every path that differs, with its content; ``work`` takes copies of the images' files."""
     found = []
     for path in sorted(before.nodes.keys() | after.nodes.keys()):
         one, other = before.nodes.get(path), after.nodes.get(path)
@@ -549,18 +514,11 @@ def _is_read(each: FileDifference) -> bool:
     return "content" in each.aspects and (code or max(node.size for node in nodes) <= LARGEST)
 
 
-# The two images.
-
 TIME = "created"  # the last part of the names of times, as in org.opencontainers.image.created
 
 
 def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Path) -> Comparison:
-    """Two images by their names and blobs.
-
-    Images with one digest are equal, and nothing else of them is read.  ``work``: a directory that
-    takes copies of the files that differ.  Raises ``UntriedError`` where an image is damaged,
-    ``SpaceError`` where its files do not fit.
-    """
+    """Two images by names and blobs; of images with one digest nothing else is read."""
     with damage_reported():
         digests = manifest_of(before[1])[0], manifest_of(after[1])[0]
     if digests[0] == digests[1]:

@@ -46,39 +46,26 @@ class File:
     kind: Kind
     size: int = 0
     mode: int = 0
-    modified: int = 0
-    """Seconds since 1970."""
+    modified: int = 0  # seconds since 1970
     target: str = ""
-    digest: str = ""
-    """sha256 of a file's content; a hard link has its target's."""
+    digest: str = ""  # sha256 of a file's content; a hard link has its target's
     elf: ElfFile | None = None
     user: int = 0
     group: int = 0
-    script: str = ""
-    """The first line of a script, from ``#!`` on, as far as the kernel reads it."""
-    text: str | None = None
-    """Content; kept only for files in ``ReadOptions``."""
-    malformed: str = ""
-    """Why an ELF file could not be read."""
-    shares: str = ""
-    """For a file with several names: the first of them, sorted, if it is another one."""
-    symbols: frozenset[str] | None = None
-    """Symbols that a library defines; kept only for libraries in ``ReadOptions``."""
-    needs: tuple[str, ...] = ()
-    """For an ELF file, the symbols that other files must define, sorted; without weak ones."""
+    script: str = ""  # the first line of a script, from ``#!`` on, as far as the kernel reads it
+    text: str | None = None  # content; kept only for files in ``ReadOptions``
+    malformed: str = ""  # why an ELF file could not be read
+    shares: str = ""  # the first of a file's several names, sorted, if it is another one
+    symbols: frozenset[str] | None = None  # a library's own; only for ``ReadOptions``
+    needs: tuple[str, ...] = ()  # symbols that other files must define, sorted; no weak ones
     defines: frozenset[int] = frozenset()
     """For an ELF file, ``name_hash`` of each symbol that other files can use: with the names, scans
     would have ten times the size."""
-    secrets: tuple[str, ...] = ()
-    """Kinds of secret that its text seems to contain."""
-    fat_binaries: tuple[FatBinary, ...] = ()
-    """Its device code; kept only for files in ``ReadOptions``."""
-    ptx: tuple[str, str] | None = None
-    """Version and target of a file with PTX: ("9.0", "sm_80")."""
-    release: str = ""
-    """The CUDA that a tool or a header of its toolkit belongs to: "13.0"."""
-    unread_code: str = ""
-    """Why its device code could not be read."""
+    secrets: tuple[str, ...] = ()  # kinds of secret that its text seems to contain
+    fat_binaries: tuple[FatBinary, ...] = ()  # kept only for ``ReadOptions``
+    ptx: tuple[str, str] | None = None  # version and target of a file with PTX: ("9.0", "sm_80")
+    release: str = ""  # the CUDA that a tool or a header of its toolkit belongs to: "13.0"
+    unread_code: str = ""  # why its device code could not be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +73,11 @@ class Layer:
     """One layer of an image, from the lowest on; sizes are bytes."""
 
     digest: str
-    size: int
-    """As stored and downloaded."""
-    unpacked: int
-    """The bytes of its files."""
-    hidden: int
-    """Bytes of its files that no container sees: later layers remove or replace them."""
-    created_by: str
-    """The instruction that made it, from the image's history."""
-    files: tuple[File, ...]
-    """Its own files without whiteouts, including those that later layers hide."""
+    size: int  # as stored and downloaded
+    unpacked: int  # the bytes of its files
+    hidden: int  # bytes of its files that no container sees: later layers remove or replace them
+    created_by: str  # the instruction that made it, from the image's history
+    files: tuple[File, ...]  # also files that later layers hide; no whiteouts
     media_type: str = ""
 
 
@@ -104,8 +86,7 @@ class Contents:
     """The flattened file system of an image, with its layers and configuration."""
 
     files: Mapping[str, File]
-    image: Mapping[str, Any]
-    """The OCI image configuration (image-spec: config.md)."""
+    image: Mapping[str, Any]  # the OCI image configuration (image-spec: config.md)
     layers: tuple[Layer, ...]
     download_size: int
 
@@ -197,16 +178,11 @@ ALWAYS = (
 class ReadOptions:
     """Which texts, symbols and kernels are kept while reading."""
 
-    texts: frozenset[str] = frozenset()
-    """Paths of files whose text is kept; ``*`` is a wildcard."""
-    symbols: frozenset[str] = frozenset()
-    """Prefixes of libraries whose symbols are kept."""
-    card: Capability | None = None
-    """The device code that this card takes is unpacked; None: none is."""
-    code_above: int = 0
-    """The code of so many lowest layers is not unpacked."""
-    code_outside: str = ""
-    """The code of files below this directory is not unpacked."""
+    texts: frozenset[str] = frozenset()  # paths of files whose text is kept; ``*`` is a wildcard
+    symbols: frozenset[str] = frozenset()  # prefixes of libraries whose symbols are kept
+    card: Capability | None = None  # its device code is unpacked; None: none is
+    code_above: int = 0  # the code of so many lowest layers is not unpacked
+    code_outside: str = ""  # the code of files below this directory is not unpacked
 
     def text(self, path: str) -> bool:
         """Whether the text of a file is kept."""
@@ -225,10 +201,8 @@ class ReadOptions:
         return file.text is None and file.size <= LARGEST_TEXT and self.text(file.path)
 
 
-# Secrets in the layers and the configuration of an image, even if a later layer removes them.
-#
-# The formats of tokens are published by their issuers.  A finding is reported by its kind and
-# place; the secret itself is never shown.
+# Secrets in the layers and the configuration of an image, even if a later layer removes them.  A
+# finding is reported by its kind and place; the secret itself is never shown.
 
 TOKENS: Mapping[str, tuple[str, str]] = {
     "private key": (
@@ -312,11 +286,8 @@ def found_in_configuration(image: Mapping[str, Any]) -> Iterator[str]:
 
 
 def arguments_of(created_by: str) -> list[tuple[str, str]]:
-    """The build arguments of an instruction of the history.
-
-    BuildKit writes them before a RUN: ``RUN |2 A=1 B= /bin/sh -c ...``
-    (moby/buildkit: frontend/dockerfile/dockerfile2llb/convert.go, ``runCommandString``).
-    """
+    """The build arguments of an instruction of the history, which BuildKit writes before a RUN:
+    ``RUN |2 A=1 B= /bin/sh -c ...`` (dockerfile2llb/convert.go, ``runCommandString``)."""
     match = ARGUMENTS.match(created_by)
     if match is None:
         return []
@@ -325,15 +296,12 @@ def arguments_of(created_by: str) -> list[tuple[str, str]]:
 
 
 # Scans of layers, kept in the cache: a layer is unpacked and taken apart once.
-#
-# A scan counts for the layer with the same digest, which fixes all its bytes, and only for the
-# code that made the scan.  Texts and symbols that one recipe wants are left out, device code is
-# not.
+# A scan counts for the layer with the same digest, and only for the code that made the scan.  Texts
+# and symbols that one recipe wants are left out, device code is not.
 
 SMALLEST = 1 << 20  # bytes of a layer whose scan is kept: others are read as fast
 MOST = 200  # scans that are kept: 1 MB is much for one
-READERS = ("builder/image", "simulator")
-"""The packages whose code takes layers apart."""
+READERS = ("builder/image", "simulator")  # the packages whose code takes layers apart
 PLAIN = ReadOptions()
 DIGEST = 64  # hex digits of the sha256 that a file begins with
 
@@ -355,11 +323,7 @@ def scanned(folder: Path, digest: str, options: ReadOptions) -> list[LayerEntry[
 def keep(
     folder: Path, digest: str, options: ReadOptions, entries: Sequence[LayerEntry[File]]
 ) -> None:
-    """Keep the scan of a layer, also where others are removed for it, without the texts and the
-    symbols that only some recipes want.
-
-    A disk that does not take it is no error, nor are names that are no UTF-8.
-    """
+    """Keep a layer's scan without texts and symbols of few recipes; it is no error if it fails."""
     plain = [
         replace(entry, node=replace(entry.node, text=None, symbols=None))
         if entry.node.symbols is not None or not PLAIN.text(entry.path)
@@ -396,8 +360,6 @@ def _reader() -> str:
     return f"{own.hexdigest()} {sys.version}"
 
 
-# Reads the contents of an image from its blobs, without starting a container.
-
 BLOCK = 1 << 20
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
 LONGEST_LINE = 256  # bytes of a script's first line: execve(2), "Interpreter scripts"
@@ -411,12 +373,8 @@ HEADER_RELEASE = re.compile(rb"^#define CUDART_VERSION +(\d+)(\d\d)\d$", re.MULT
 def read_contents(
     blobs: Blobs, work: Path, options: ReadOptions | None = None, cache: Path | None = None
 ) -> Contents:
-    """Read an image from its blobs; ``work`` takes large libraries for a while.
-
-    From an index, the image for the platform of ``blobs`` is read, else the first one that is
-    there.  With the directory ``cache``, a layer that was read before is only hashed.  Raises
-    ``UntriedError`` if a blob is missing or damaged.
-    """
+    """Read an image from its blobs, as ``manifest_of``; ``work`` takes large libraries for
+    a while.  With the directory ``cache``, a layer that was read before is only hashed."""
     with images.damage_reported():
         _, manifest = images.manifest_of(blobs)
         image = images.image_document(blobs.file(manifest["config"]["digest"]))
@@ -433,10 +391,8 @@ def read_contents(
 class _Scanner:
     work: Path
     options: ReadOptions
-    scans: Path | None
-    """Where scans are kept."""
-    stop: Event
-    """Ends the reading."""
+    scans: Path | None  # where scans are kept
+    stop: Event  # ends the reading
 
     def layer(self, blob: Path, number: int) -> list[LayerEntry[File]]:
         """The entries of a layer, in its order; the lowest has the number 0."""

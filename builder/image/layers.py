@@ -15,7 +15,7 @@ import json
 import posixpath
 import tarfile
 import zlib
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,9 +29,7 @@ from builder.core.errors import UntriedError
 from builder.core.files import is_disk_full
 from builder.docker.containers import Blobs
 
-# An image in a directory of blobs: its manifest and its configuration.
-#
-# OCI image specification (https://github.com/opencontainers/image-spec): manifest.md, config.md.
+# An image in a directory of blobs: its manifest and its configuration (manifest.md, config.md).
 
 LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
 BROKEN = (
@@ -62,11 +60,7 @@ def damage_reported() -> Iterator[None]:
 
 def manifest_of(blobs: Blobs) -> tuple[str, dict[str, Any]]:
     """The manifest of the image with its digest.  An index leads to the image for the platform of
-    ``blobs`` if there is one, else to the first one.
-
-    Raises ``UntriedError`` where no image of the index is there, and the exceptions that
-    ``damage_reported`` catches.
-    """
+    ``blobs`` if there is one, else to the first one.  Use it within ``damage_reported``."""
     # An engine runs an image that names its platform rather than one that names none.
     preferred = {blobs.platform: 0, "": 1}
     digest, found = "", blobs.index
@@ -81,10 +75,7 @@ def manifest_of(blobs: Blobs) -> tuple[str, dict[str, Any]]:
 
 
 def platforms_of(blobs: Blobs) -> list[str]:
-    """The platforms of all images that are there, in the order of the indexes: "linux/arm64".
-
-    Raises the exceptions that ``damage_reported`` catches.
-    """
+    """The platforms of all images that are there, in the order of the indexes: "linux/arm64"."""
 
     def platforms(found: Mapping[str, Any]) -> Iterator[str]:
         if "manifests" not in found:
@@ -105,7 +96,7 @@ def _images(blobs: Blobs, index: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def image_document(file: Path) -> dict[str, Any]:
-    """A manifest, an index or a configuration; raises like ``platforms_of``."""
+    """A manifest, an index or a configuration."""
     if file.stat().st_size > LARGEST_DOCUMENT:
         raise DamagedImageError(f"{file.name} is larger than {LARGEST_DOCUMENT} bytes")
     content = file.read_bytes()
@@ -141,28 +132,18 @@ def _platform(entry: Mapping[str, Any]) -> str:
 
 
 def created_by(image: Mapping[str, Any], count: int) -> list[str]:
-    """The instruction of each of ``count`` layers; empty if the history does not match them.
-
-    ``image`` is an OCI image configuration (image-spec: config.md, "history").
-    """
-    made = [
-        str(step.get("created_by", ""))
-        for step in image.get("history") or []
-        if not step.get("empty_layer")
-    ]
+    """The instruction of each of ``count`` layers; empty if the history does not match them."""
+    steps = (step for step in image.get("history") or [] if not step.get("empty_layer"))
+    made = [str(step.get("created_by", "")) for step in steps]
     return made if len(made) == count else [""] * count
 
 
-# The entries of a layer: files with their properties, hard links, and whiteouts.
-#
-# OCI image specification (https://github.com/opencontainers/image-spec), layer.md: "Whiteouts" and
-# "Hardlinks".  Python's tarfile reads the tar, with less patience than usual: what it would pass
-# over or guess, and what an engine refuses, is an error here.  So are sparse files, which layer.md
-# advises against: few bytes can claim any size.
+# The entries of a layer: files with their properties, hard links, and whiteouts.  tarfile reads
+# the tar; what it would pass over or guess, and what an engine refuses, is an error here.  So are
+# sparse files, which layer.md advises against: few bytes can claim any size.
 
 Kind = Literal["file", "link", "directory", "device", "fifo"]
-Hides = Literal["", "path", "below"]
-"""The paths that an entry removes from the layers below: none, its own, all below its own."""
+Hides = Literal["", "path", "below"]  # in layers below: none, its own, all below it
 KINDS: dict[bytes, Kind] = {
     tarfile.REGTYPE: "file",
     tarfile.AREGTYPE: "file",
@@ -186,8 +167,7 @@ GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952, 2.3.1
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 LONGEST_PATH = 4096  # PATH_MAX: no kernel takes a longer one
 LARGEST_HEADER = 1 << 20  # bytes of a pax header or a long name, as in Go's archive/tar
-LARGEST_HEADERS = 1 << 29
-"""Bytes of all headers of a layer: a million members.  A layer of vLLM has 60,000."""
+LARGEST_HEADERS = 1 << 29  # bytes of a layer's: a million members; a layer of vLLM has 60,000
 _TARFILE: Any = tarfile  # with the names that its stubs leave out
 
 
@@ -200,23 +180,16 @@ class Node:
     """One path of a tree of files."""
 
     kind: Kind
-    mode: int = 0
-    """Permission bits with set-user-ID, set-group-ID and sticky bit: 0o4755."""
+    mode: int = 0  # permission bits with set-user-ID, set-group-ID and sticky bit: 0o4755
     user: int = 0
     group: int = 0
-    time: float = 0.0
-    """Modification time, seconds since 1970."""
+    time: float = 0.0  # modification time, seconds since 1970
     size: int = 0
-    digest: str = ""
-    """sha256 (hex) of a file's content."""
-    target: str = ""
-    """A link's, as written; a device's kind and numbers: ``c 1:3``."""
-    same_file: str = ""
-    """For a file with several names: the first of them, sorted.  Empty for the others."""
-    attributes: tuple[tuple[str, str], ...] = ()
-    """Extended attributes in the order of their names; values in hex."""
-    head: bytes = b""
-    """The first bytes of a file."""
+    digest: str = ""  # sha256 (hex) of a file's content
+    target: str = ""  # A link's, as written; a device's kind and numbers: ``c 1:3``
+    same_file: str = ""  # the first of a file's several names, sorted; else empty
+    attributes: tuple[tuple[str, str], ...] = ()  # extended ones, sorted; values in hex
+    head: bytes = b""  # the first bytes of a file
 
 
 class HasKind(Protocol):
@@ -239,8 +212,7 @@ class LayerEntry(Generic[N]):
     path: str
     node: N
     hides: Hides = ""
-    shares: str = ""
-    """For a hard link: the path that it shares its content with."""
+    shares: str = ""  # for a hard link: the path that it shares its content with
 
 
 class Content:
@@ -252,10 +224,7 @@ class Content:
         self._hash = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes; fewer at the end of the file.
-
-        Raises ``DamagedImageError`` where the layer ends before it.
-        """
+        """The next ``size`` bytes; fewer at the end of the file."""
         wanted = min(size, self._left)
         found = self._stream.read(wanted)
         if len(found) < wanted:
@@ -265,7 +234,7 @@ class Content:
         return found
 
     def blocks(self) -> Iterator[bytes]:
-        """The rest, in pieces; raises like ``read``."""
+        """The rest, in pieces."""
         while block := self.read(BLOCK):
             yield block
 
@@ -489,20 +458,12 @@ def final(layers: Sequence[Sequence[LayerEntry[N]]]) -> dict[str, Placed[N]]:
 
 
 def first_names(places: Mapping[str, object]) -> dict[str, str]:
-    """For each name of a file with several: the first of them, sorted.
-
-    ``places`` has equal values for the names of one file.
-    """
-    names: dict[object, list[str]] = defaultdict(list)
-    for path, place in places.items():
-        names[place].append(path)
-    return {
-        path: first
-        for group in names.values()
-        if len(group) > 1
-        for first in [min(group)]
-        for path in group
-    }
+    """For each name of a file with several, which have equal ``places``: the first, sorted."""
+    first: dict[object, str] = {}
+    for path in sorted(places):
+        first.setdefault(places[path], path)
+    names = Counter(places.values())
+    return {path: first[place] for path, place in places.items() if names[place] > 1}
 
 
 def _applied(below: _Tree[N], number: int, entries: Sequence[LayerEntry[N]]) -> _Tree[N]:
@@ -569,10 +530,7 @@ class _Tree(Generic[N]):
                 waiting.append(each)
 
     def followed(self, path: str) -> str:
-        """A path without links in its folder.
-
-        Raises ``DamagedImageError`` where the folder is a file, or its links are in a circle.
-        """
+        """A path without links in its folder."""
         folder, name = posixpath.split(path)
         if folder == "/" or folder in self._below:
             return path

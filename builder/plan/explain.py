@@ -27,10 +27,7 @@ from builder.recipes.schema import GitSource, InstalledSource, PathSource, PypiS
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
-    """The explanation of a recipe's image for ``platform``, else for its first one, as JSON data.
-
-    Raises ``RecipeError`` when there is no such recipe, it is wrong, or has no such image.
-    """
+    """The explanation of a recipe's image for ``platform``, else its first one, as JSON data."""
     entry = catalog.engine(name)
     platform = one_of(entry.recipe, platform or entry.recipe.platform[0])
     target = PLATFORMS[platform]
@@ -133,10 +130,7 @@ def _base(catalog: Catalog, name: str) -> dict[str, Any]:
         "brings": [f"{wheel.name} {wheel.version}" for wheel in base.wheel],
         "published": f"{published.image} ({pin})" if published else "",
         "python": list(base.python.requirements) if base.python else [],
-        "packages": {
-            "devel": list(base.devel.packages),
-            "runtime": list(base.runtime.packages),
-        },
+        "packages": {"devel": [*base.devel.packages], "runtime": [*base.runtime.packages]},
     }
 
 
@@ -211,8 +205,7 @@ def lint(
 ) -> Checked:
     """Read, plan and render a recipe as a build would, and look for gaps between its probes.
 
-    ``miscompiling`` are warnings about versions of nvcc.  Nothing is fetched.  Raises
-    ``RecipeError`` where there is no such recipe.
+    ``miscompiling`` are warnings about versions of nvcc.  Nothing is fetched.
     """
     name = name if name in catalog.engines else catalog.engine(name).name
     try:

@@ -51,18 +51,14 @@ class DebianPackages:
     @property
     def locked(self) -> bool:
         """Whether the versions of all packages are known; also where there are none."""
-        return self.as_of is not None or not any(
-            each.packages or not each.below for each in self.installs
-        )
+        unknown = any(each.packages or not each.below for each in self.installs)
+        return self.as_of is not None or not unknown
 
     @property
     def stages(self) -> Mapping[str, StagePackages]:
         """The stages that install something, for the template."""
-        return {
-            each.stage: each
-            for each in self.installs
-            if each.files or (each.files is None and each.packages)
-        }
+        found = (each for each in self.installs if each.files or each.files is None)
+        return {each.stage: each for each in found if each.files or each.packages}
 
     def inputs(self) -> dict[str, list[list[str]]]:
         """The inputs that decide the locked files, as JSON data; the Dockerfile has the others."""
@@ -88,10 +84,7 @@ def lock_file(entry: AnyEntry) -> Path | None:
 def debian_packages(
     entry: AnyEntry, wanted: Sequence[StagePackages], suite: str | None
 ) -> DebianPackages:
-    """The packages of the stages ``wanted``.
-
-    Raises ``RecipeError`` where the recipe names a lock, and it is wrong or was made for others.
-    """
+    """The packages of the stages ``wanted``; a wrong lock is a ``RecipeError``."""
     file = lock_file(entry)
     if file is None:
         return DebianPackages(tuple(wanted))
@@ -105,10 +98,7 @@ def debian_packages(
 def locked_files(
     entry: AnyEntry, lock: DebianLock, wanted: StagePackages
 ) -> tuple[DebianFile, ...]:
-    """The files of a stage in the lock of an entry.
-
-    Raises ``RecipeError`` where the lock lacks the stage, or was made for other packages.
-    """
+    """The files of a stage in the lock of an entry, which must be made for the same packages."""
     install = next((each for each in lock.install if each.key == wanted.key), None)
     if install is None:
         cross = f" for {wanted.foreign}" if wanted.foreign else ""
@@ -143,10 +133,7 @@ def tree_files(root: Path) -> Iterator[Path]:
 
 
 def identity(root: Path) -> str:
-    """sha256 (hex) over the path, the kind, the executable bit and the content of every file.
-
-    Raises ``FetchError`` for a link that leaves the tree, or a file that is neither file nor link.
-    """
+    """sha256 (hex) over the path, the kind, the executable bit and the content of every file."""
     total = hashlib.sha256()
     for file in tree_files(root):
         name = file.relative_to(root).as_posix()
@@ -169,9 +156,6 @@ def identity(root: Path) -> str:
         head = f"{kind}\0{name}\0{len(content)}\0".encode("utf-8", "surrogateescape")
         total.update(head + content)
     return total.hexdigest()
-
-
-# The inputs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +185,8 @@ class PypiFile:
 
     file: PinnedFile
     subdirectory: str
-    texts_only: bool = False
-    """Without shared objects and archives: only texts can be patched."""
-    below: str = ""
-    """Directory of the tree that has these files; empty: its root."""
+    texts_only: bool = False  # without shared objects and archives: only texts can be patched
+    below: str = ""  # directory of the tree that has these files; empty: its root
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +197,7 @@ class Installed:
     version: str
 
 
-SourceChoice = LocalTree | GitCommit | PypiFile | Installed
-"""The source of an engine."""
+SourceChoice = LocalTree | GitCommit | PypiFile | Installed  # the source of an engine
 
 
 def identified(source: SourceChoice) -> tuple[str, str]:
@@ -239,10 +220,8 @@ class PlannedPatch:
     patch: Patch
     url: str = ""
     content: bytes = b""
-    scope: PackagePaths | None = None
-    """The paths that are taken from the diff of a whole repository; None: all."""
-    recipe: str = ""
-    """The name of its recipe."""
+    scope: PackagePaths | None = None  # what is taken of a whole diff; None: all
+    recipe: str = ""  # the name of its recipe
 
     @property
     def name(self) -> str:
@@ -328,10 +307,7 @@ def where(source: Source) -> str:
 
 
 def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
-    """The source of a recipe; paths are below ``root``, the repository.
-
-    Raises ``FetchError`` when the tree of an in-repo engine is not there.
-    """
+    """The source of a recipe; paths are below ``root``, the repository."""
     source = recipe.source
     match source:
         case PathSource(path=path):
@@ -352,10 +328,7 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
 
 
 def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...]:
-    """The patches of a recipe, with the contents of patch files of ``root/patches``.
-
-    Raises ``RecipeError`` when such a file cannot be read.
-    """
+    """The patches of a recipe, with the contents of patch files of ``root/patches``."""
     source = entry.recipe.source
     home = source.git if isinstance(source, GitSource) else ""
     scope = families.ENGINES[entry.recipe.family].package_paths

@@ -35,18 +35,12 @@ from builder.recipes.schema import BaseRecipe, Recipe, Root
 
 
 def exec_form(arguments: Iterable[object]) -> str:
-    """A JSON array: the form of RUN, CMD, ENTRYPOINT and HEALTHCHECK that no shell reads.
-
-    https://docs.docker.com/reference/dockerfile/#exec-form
-    """
+    """A JSON array: the form of RUN, CMD, ENTRYPOINT and HEALTHCHECK that no shell reads."""
     return json.dumps([str(argument) for argument in arguments])
 
 
 def quoted(value: object) -> str:
-    """A double-quoted word for ENV, in which nothing is expanded.
-
-    https://docs.docker.com/reference/dockerfile/#environment-replacement
-    """
+    """A double-quoted word for ENV, in which nothing is expanded."""
     return '"' + re.sub(r'([\\"$])', r"\\\1", str(value)) + '"'
 
 
@@ -118,8 +112,7 @@ def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
             yield from link_faults(json.loads(bracket + command), recipe, no_vmm)
 
 
-FORMAT = 1
-"""Version of the key's format: raise it when the same inputs result in another image."""
+FORMAT = 1  # version of the key's format: raise it when the same inputs result in another image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,21 +121,16 @@ class AnyPlan(ABC):
 
     recipe: Recipe | BaseRecipe
     family: families.BaseFamily | families.EngineFamily
-    file: Path
-    """The recipe's."""
+    file: Path  # the recipe's
     platforms: Platforms
     packages: Mapping[str, tuple[PinnedFile, ...]]
-    dockerfiles: Path
-    """Directory of the templates, and of the scripts in ``scripts/``."""
-    scripts: Mapping[str, str]
-    """sha256 (hex) of each script that its stages run."""
-    base: BasePlan | None
-    """The base that it extends."""
+    dockerfiles: Path  # directory of the templates, and of the scripts in ``scripts/``
+    scripts: Mapping[str, str]  # sha256 (hex) of each script that its stages run
+    base: BasePlan | None  # the base that it extends
     tools: BasePlan | None = None
     """The base in whose root the entrypoint is compiled; None: in the stage devel of ``base``."""
     debian: DebianPackages = field(default_factory=DebianPackages)
-    root: RootChoice | None = None
-    """The root that its stages start from; None: they start from ``base``."""
+    root: RootChoice | None = None  # None: its stages start from ``base``
     entrypoint: Mapping[str, str] = field(default_factory=dict)
     """sha256 (hex) of each source file of the entrypoint; none: the image is not started."""
 
@@ -157,10 +145,7 @@ class AnyPlan(ABC):
         """The stages that become images, and the compression of their layers."""
 
     def architectures(self, stage: str) -> tuple[Architecture, ...]:
-        """The architectures that a stage is made for.
-
-        ``devel`` of a base compiles; a root is below both, but for one with a compiler of its own.
-        """
+        """The architectures that a stage is made for; ``devel`` of a base compiles."""
         platforms, root = self.platforms, self._debian_root
         if stage == "devel" or (root is not None and root.crossing(platforms)):
             return (platforms.build,)
@@ -211,11 +196,8 @@ class AnyPlan(ABC):
 
     @property
     def epoch(self) -> int:
-        """The newest date of the Debian packages of this plan and its bases, in seconds since 1970;
-        0: none is known.
-
-        The date of a lock; for a root without one, 00:00 UTC of its day.
-        """
+        """The newest date of the Debian packages of this plan and its bases, in seconds since 1970:
+        a lock's, else 00:00 UTC of the root's day; 0: none is known."""
         root, date = self._debian_root, self.debian.as_of
         if root is not None and root.as_of is not None:
             date = datetime.fromisoformat(root.as_of).replace(tzinfo=UTC)
@@ -224,11 +206,8 @@ class AnyPlan(ABC):
 
     @cached_property
     def text(self) -> str:
-        """The Dockerfile.
-
-        Raises ``RecipeError`` when it breaks one of our rules: that is a fault of the family's
-        template, or of a value that should have been refused earlier.
-        """
+        """The Dockerfile; ``RecipeError`` when it breaks one of our rules: a fault of the template,
+        or of a value that should have been refused earlier."""
         variables = {
             "recipe": self.recipe,
             "packages": self.packages,
@@ -351,8 +330,7 @@ class Plan(AnyPlan):
 
     recipe: Recipe
     family: families.EngineFamily
-    repository: str
-    """The image's repository, with the user's namespace."""
+    repository: str  # the image's repository, with the user's namespace
     source: SourceChoice
     patches: tuple[PlannedPatch, ...]
     base: BasePlan
@@ -379,16 +357,12 @@ class Plan(AnyPlan):
 
     @property
     def worth_caching(self) -> bool:
-        """Not of an overlay: it is built in seconds, and all layers of its base would be kept with
-        it."""
+        """Not an overlay's: it is built in seconds, and its base's layers would be kept with it."""
         return self.family.package_paths is None
 
     @property
     def compresses_base(self) -> bool:
-        """Whether the layers of its base are compressed again: our bases have gzip.
-
-        Layers of a published image stay as they are, because people have them already.
-        """
+        """Whether our base is compressed again, from gzip; a published one stays."""
         published = any(base.recipe.published is not None for base in self.base.chain())
         return self.recipe.image.compression != "gzip" and not published
 
@@ -400,19 +374,15 @@ class Plan(AnyPlan):
 
     @property
     def devel(self) -> str | None:
-        """The engine's name of the image to compile in of its base, or of a base below; None where
-        a published image is the lowest."""
+        """The engine's name of the image to compile in; None on a published image."""
         stages = (base.references.get("devel") for base in self.base.chain())
         return next(filter(None, stages), None)
 
     @property
     def base_references(self) -> Mapping[str, str]:
         """The engine's name of each stage that its own stages begin with."""
-        return {
-            stage: name
-            for base in reversed([*self.bases()])
-            for stage, name in base.references.items()
-        }
+        bases = reversed([*self.bases()])
+        return {stage: name for base in bases for stage, name in base.references.items()}
 
     @property
     def immutable_tag(self) -> str:

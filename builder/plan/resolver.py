@@ -48,12 +48,9 @@ class Resolver:
     """
 
     catalog: Catalog
-    build: Architecture
-    """The architecture that compiles."""
-    root_way: RootWay = "auto"
-    """The setting ``debian_root``."""
-    namespace: str = ""
-    """Before each image's repository: an account, or REGISTRY/ACCOUNT."""
+    build: Architecture  # the architecture that compiles
+    root_way: RootWay = "auto"  # the setting ``debian_root``
+    namespace: str = ""  # before each image's repository: an account, or REGISTRY/ACCOUNT
 
     def plans(self, name: str, platform: Platform | None = None) -> tuple[Plan, ...]:
         """The plans of a recipe's images, in the recipe's order; only one with a ``platform``.
@@ -68,20 +65,12 @@ class Resolver:
         return tuple(self._plan(entry, each) for each in entry.recipe.platform)
 
     def resolve(self, name: str, platform: Platform | None = None) -> Plan:
-        """The plan of a recipe's image for one of its platforms; None: for the only one.
-
-        Raises like ``plans``; ``RecipeError`` also where the recipe has no image for that
-        platform, or several images and none is named.
-        """
+        """The plan of a recipe's image for one of its platforms; None: for the only one."""
         entry = self.catalog.engine(name)
         return self._plan(entry, one_of(entry.recipe, platform))
 
     def recipe_keys(self, name: str, platform: Platform) -> frozenset[str]:
-        """The values of ``Plan.recipe_key`` of all ways to build a recipe's image for a platform.
-
-        An image may be compiled on any architecture, and its Debian root be a registry's or made by
-        mmdebstrap.  Neither engine nor registry is asked.  Raises ``RecipeError``.
-        """
+        """The values of ``Plan.recipe_key`` of all ways to build an image; nobody is asked."""
         entry, found = self.catalog.engine(name), set()
         for build, way in product(dict.fromkeys((self.build, *GNU_TRIPLETS)), get_args(RootWay)):
             try:
@@ -99,10 +88,7 @@ class Resolver:
         return base
 
     def root_of(self, base: str, platforms: Platforms) -> RootChoice:
-        """The Debian root or the published image below a base.
-
-        Raises ``RecipeError`` where the base has none, or its lock cannot be read.
-        """
+        """The Debian root or the published image below a base."""
         entry, below = self.lowest(base)
         if isinstance(below, Published):
             return RegistryRoot(below.image, below.digest or "")
@@ -111,10 +97,7 @@ class Resolver:
         return bootstrapped_root(entry, below, platforms)
 
     def lowest(self, base: str) -> tuple[Entry[BaseRecipe], Root | Published]:
-        """The lowest base below ``base``, and what it starts from.
-
-        Raises ``RecipeError`` where there is neither a root nor a published image.
-        """
+        """The lowest base below ``base``, and what it starts from."""
         for name in self.catalog.chain(base):
             entry = self.catalog.base(name)
             if below := entry.recipe.published or entry.recipe.root:
@@ -162,27 +145,19 @@ def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
 def bootstrapped_root(
     entry: Entry[BaseRecipe], root: Root, platforms: Platforms
 ) -> BootstrappedRoot:
-    """The root that mmdebstrap makes for a base.
-
-    Raises ``RecipeError`` where its lock cannot be read.
-    """
-    file = lock_file(entry)
-    as_of = (
-        f"{locks.read(file, entry.name).as_of:%Y-%m-%d}" if file is not None else root.as_of or ""
-    )
+    """The root that mmdebstrap makes for a base."""
+    file, as_of = lock_file(entry), root.as_of or ""
+    if file is not None:
+        as_of = f"{locks.read(file, entry.name).as_of:%Y-%m-%d}"
     return BootstrappedRoot(root.suite, as_of, (*root.packages, *root.crossing(platforms)))
 
 
 def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
-    """Resolve a base and those below it.
-
-    Raises ``RecipeError`` when one of them is wrong.
-    """
+    """Resolve a base and the bases below it."""
     entry = catalog.base(name)
-    recipe = entry.recipe
-    packages = of_target(recipe.devel.packages, platforms.target)
-    devel = recipe.devel.model_copy(update={"packages": packages})
-    recipe = recipe.model_copy(update={"devel": devel})
+    packages = of_target(entry.recipe.devel.packages, platforms.target)
+    devel = entry.recipe.devel.model_copy(update={"packages": packages})
+    recipe = entry.recipe.model_copy(update={"devel": devel})
     family = families.BASES[recipe.family]
     below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
@@ -215,9 +190,6 @@ def plan(
 
     ``tools`` is the base that its family compiles the entrypoint in, if it names one;
     ``namespace`` comes before the image's repository.
-
-    Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
-    source tree of an in-repo engine is not there.
     """
     recipe = families.complete(entry.recipe.on(platforms.image))
     build = of_target(recipe.debian.build, platforms.target)
@@ -254,9 +226,8 @@ def plan(
 def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
     if missing := [stage for stage in stages if stage not in base.stages]:
         names = " and no stage ".join(missing)
-        problem = entry.problem(
-            ("base",), f"{base.name} has no stage {names} that {entry.name} needs"
-        )
+        message = f"{base.name} has no stage {names} that {entry.name} needs"
+        problem = entry.problem(("base",), message)
         raise RecipeError(f"{entry.name} cannot use the base {base.name}", problems=(problem,))
 
 
