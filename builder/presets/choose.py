@@ -54,8 +54,7 @@ from builder.recipes.schema import Recipe
 if TYPE_CHECKING:
     from builder.presets.receipts import ReceiptEntry
 
-AUTO = "auto"
-"""In place of a card's name: the cards of this machine."""
+AUTO = "auto"  # in place of a card's name: the cards of this machine
 
 # The requirements of a preset: code for the card, a driver, memory.
 
@@ -69,13 +68,11 @@ RESIZING = {
     *("--model", "--model-draft", "--mmproj", "--kv-cache-dtype", "--dtype", "--quantization"),
     *("--max-num-seqs", "--max-num-batched-tokens", "--language-model-only", "--tensor-split"),
     *("--speculative-config", "--tensor-parallel-size", "--pipeline-parallel-size"),
-}
-"""Settings with which a run takes another memory than the preset's figures have."""
+}  # settings with which a run takes another memory than the preset's figures have
 STRETCHING = {
     *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
     *("--yarn-orig-ctx", "--override-kv", "--hf-overrides", "--json-model-override-args"),
-}
-"""Options with which a model takes more tokens than it was trained for."""
+}  # options with which a model takes more tokens than it was trained for
 
 
 def stretches(options: Mapping[str, str]) -> bool:
@@ -138,8 +135,7 @@ def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> st
 
 # The choice.
 
-DIFFERENCE = 0.1
-"""Share by which figures of one memory differ, so that both are shown."""
+DIFFERENCE = 0.1  # share by which figures of one memory differ, so that both are shown
 
 
 @dataclass(frozen=True, slots=True)

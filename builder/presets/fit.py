@@ -222,8 +222,7 @@ class Target:
     model: HollowModel
     draft: HollowModel | None
     projector: HollowModel | None
-    files: Mapping[str, Path]
-    """Copies of the image's files with device code, by path."""
+    files: Mapping[str, Path]  # copies of the image's files with device code, by path
 
 
 def attempt(target: Target, context: int, work: Path) -> FitTrial:

@@ -31,8 +31,7 @@ class HollowModel:
 
     file: Path  # the first file, with the others beside it; the folder of a checkpoint
     name: str
-    architecture: str
-    """The engine's name of its kind, or its class: "qwen35", "Qwen3ForCausalLM"."""
+    architecture: str  # the engine's name of its kind, or its class: "qwen35", "Qwen3ForCausalLM"
     context: int | None  # the context that it was trained for, in tokens
     size: int  # all real files with weights; 0: it has none, and the engine makes weights up
     weights: int  # all tensors
@@ -44,8 +43,7 @@ class HollowModel:
 def write_hollow(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the hollow files of the model that ``text`` names into ``folder``.
 
-    The headers of all parts of a split model are read.  Raises ``FetchError`` where the model
-    cannot be read, is cut or is no GGUF; ``WorldError`` where the file system keeps no holes.
+    The headers of all parts of a split model are read.
     """
     location = locate(text)
     require_holes(folder)
@@ -167,8 +165,7 @@ WEIGHTS = ".safetensors"
 COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 """The ends of the names of configurations, tokenizers, chat templates, and code of models."""
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".onnx")
-LARGEST = 64 << 20
-"""Bytes of the largest file that is copied; tokenizers have up to 35 MB."""
+LARGEST = 64 << 20  # bytes of the largest file that is copied; tokenizers have up to 35 MB
 EXAMPLE = "Qwen/Qwen3-0.6B"
 
 
@@ -186,8 +183,7 @@ class _Configuration(_Text):
 def write_checkpoint(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the model folder that ``text`` names, a folder or OWNER/NAME of the Hub.
 
-    The new folder is in ``folder``.  Raises ``FetchError`` where the model cannot be read, is cut,
-    or has no weights in safetensors; ``WorldError`` where the file system keeps no holes.
+    The new folder is in ``folder``.
     """
     require_holes(folder)
     name, files = _files(text)

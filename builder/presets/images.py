@@ -50,8 +50,7 @@ from builder.recipes.schema import Recipe
 
 # The image of a run: in the engine, in the registry, and whether the recipe asks for it now.
 
-UNVERIFIED = "unverified-"
-"""The beginning of a candidate's tag: ``Plan.candidate``."""
+UNVERIFIED = "unverified-"  # the beginning of a candidate's tag: ``Plan.candidate``
 
 
 @dataclass(frozen=True, slots=True)

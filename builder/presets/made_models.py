@@ -55,10 +55,7 @@ def usual(shape: Shape) -> Kinds:
 
 
 def reaching(shape: Shape, wanted: int) -> Kinds:
-    """Types with which the tensors have ``wanted`` bytes, or as close below as they come.
-
-    Raises ``SizeError`` where the least types are too large, or the largest too small.
-    """
+    """Types with which the tensors have ``wanted`` bytes, or as close below as they come."""
     ladder = [_all(shape, name) for name in LADDER]
     sums = [total(shape, kinds) for kinds in ladder]
     if not sums[0] <= wanted <= sums[-1]:

@@ -103,11 +103,7 @@ def authorization(url: str) -> dict[str, str]:
 
 
 def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
-    """The files of a repository; one request, not repeated.
-
-    Raises ``FetchError`` where the Hub does not answer, does not have the repository, or lists
-    names that no file can have.
-    """
+    """The files of a repository; one request, not repeated."""
     what = f"cannot list the files of {repository} on the Hugging Face Hub"
     url = f"{endpoint()}/api/models/{quote(repository)}"
     url += f"/revision/{quote(revision, safe='')}" if revision else ""
@@ -409,8 +405,7 @@ class _Transfer:
         self._digest, self._there = hashlib.sha256(), 0
 
     def _receive(self) -> None:
-        """Write the bytes that are still to come.  Raises ``FetchError`` where the Hub gives files
-        of that size in another way alone, ``WebError`` where the server fails or stops."""
+        """Write the bytes that are still to come."""
         from huggingface_hub import constants
 
         _require_online()
@@ -460,8 +455,7 @@ class _Transfer:
 
 # The models of a run, and the missing ones.
 
-CACHE = "/hub"
-"""The cache of the Hub's own client in a container."""
+CACHE = "/hub"  # the cache of the Hub's own client in a container
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,7 +579,6 @@ def given_files(given: Mapping[str, Path]) -> Files:
     """Files or directories that the user named, each mounted under its own name.
 
     An underscore stands for a colon, which Kubernetes does not allow in the path of a mount.
-    Raises ``FetchError`` where one does not exist, or has a name that no text file can have.
     """
     places, mounts = {}, []
     for place, path in given.items():

@@ -50,8 +50,7 @@ from simulator import gguf
 
 # A service started in the engine: followed until it is healthy, removed where it fails.
 
-LABEL_RUN = "builder.run"
-"""The label of a container: the identity of its run."""
+LABEL_RUN = "builder.run"  # the label of a container: the identity of its run
 LABEL_START = "builder.start"
 """The label of a container: the process that started it, by a name that no other has."""
 ENDED = {"exited", "dead"}
@@ -60,8 +59,7 @@ HINTS = {
     "port is already allocated": "choose another one: --port N",  # moby, portallocator
     "address already in use": "choose another one: --port N",
     "is already in use by container": "another `builder run` started it at the same time",
-}
-"""The next step, by a part of Docker's message."""
+}  # the next step, by a part of Docker's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +116,7 @@ def start_service(
 ) -> float:
     """Start a service, and show its log until its health page answers; the seconds that it took.
 
-    It then runs on.  Raises ``UntriedError`` where the engine cannot start it, or it ends or is not
-    healthy within ``seconds``, with ``hint`` as the next step; ``BusyError`` where a container has
-    its name.  The container is removed then, and on an interrupt; the container of another process
-    never is.
+    It then runs on.
     """
     name, token = service.name, uuid4().hex
     found = existing(name)
@@ -162,8 +157,7 @@ def wait_until_healthy(
 ) -> float:
     """Show the log of a service's container until its health page answers; the seconds it took.
 
-    ``lines``: of the log so far.  Raises ``UntriedError``, with ``hint`` as the next step, where
-    it ends or is not healthy within ``seconds``.
+    ``lines``: of the log so far.
     """
     container = Container(service.name)
     server = Server(container, ServerClient(service.url), replace(flavor, health=service.health))
@@ -383,8 +377,7 @@ def _trained(model: Path | None) -> int:
 CORE_SECONDS = 7.4
 """For one compile step: 339, 368 and 464 steps took 22, 21 and 29 minutes on two cores
 (docs/measurements.md)."""
-REST = 60
-"""Seconds of a build beside its compile steps: sources, image, checks."""
+REST = 60  # seconds of a build beside its compile steps: sources, image, checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,11 +545,7 @@ def _space(job: Launch, image: RunImage, files: Located) -> Iterator[tuple[Path,
 
 
 def running_already(service: Service, there: Found, port: int | None, image: RunImage) -> Service:
-    """The service of a container that runs, at its own port; ``port`` is the requested one.
-
-    Raises ``BusyError`` where the container belongs to another run, or its image is not the
-    requested one, or not of the recipe as it is now.
-    """
+    """The service of a container that runs, at its own port; ``port`` is the requested one."""
     if not there.running:
         why = f"it is {there.status}"
     elif there.run != identity(service):
