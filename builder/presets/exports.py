@@ -295,7 +295,6 @@ def escaped(text: str) -> str:
 
 
 def _templated(option: ServiceOption, service: Service) -> ServiceOption:
-    """The option with Helm's expressions in place of the values of the chart."""
     written = option.written or option.words
     return replace(option, words=tuple("".join(_parts(word, service)) for word in written))
 

@@ -469,7 +469,6 @@ def _bounds(tried: Mapping[int, FitTrial]) -> tuple[int, int | None]:
 
 
 def _within(context: int, low: int, high: int) -> int:
-    """The nearest multiple of ``STEP`` between two contexts that are more than one apart."""
     rounded = context // STEP * STEP
     least = max((low // STEP + 1) * STEP, SMALLEST)
     return min(max(rounded, least), (high - 1) // STEP * STEP)

@@ -79,7 +79,6 @@ def write_hollow(text: str, folder: Path, log: Log) -> HollowModel:
 
 
 def _write_gguf(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
-    """Write one hollow file; its header, and the size of the real file."""
 
     def read(stream: Readable) -> Header:
         try:
@@ -103,11 +102,11 @@ def _write_file(
     location: Location, target: Path, read: Callable[[Readable], H], log: Log
 ) -> tuple[H, int]:
     """Copy the bytes that ``read`` takes of a file, with a hole behind them; the real size."""
-    with location.opened(log) as real, target.open("wb") as sink:
-        header = read(_Copying(real.stream, sink))
-        sink.truncate(real.size)
+    with location.opened(log) as (stream, size), target.open("wb") as sink:
+        header = read(_Copying(stream, sink))
+        sink.truncate(size)
     target.chmod(0o644)  # the image's own user reads it
-    return header, real.size
+    return header, size
 
 
 def _cut(location: Location, size: int, whole: int) -> FetchError:
@@ -126,7 +125,6 @@ class _Copying:
     sink: BinaryIO
 
     def read(self, count: int) -> bytes:
-        """The next bytes; fewer at the end of the file alone."""
         found = self.stream.read(count)
         self.sink.write(found)
         return found
@@ -174,8 +172,6 @@ class _Text(BaseModel):
 
 
 class _Configuration(_Text):
-    """The parts of a ``config.json`` that we read."""
-
     architectures: list[str] = Field(min_length=1)
     text_config: _Text = _Text()  # models that also take pictures have their text part here
 
@@ -251,13 +247,12 @@ def _write_safetensors(location: Location, target: Path, log: Log) -> headers.Sa
 
 
 def _copy(location: Location, target: Path, log: Log) -> int:
-    """Copy a file; the bytes that it has."""
-    with location.opened(log) as real:
-        if real.size > LARGEST:
-            raise FetchError(f"{location.shown} has {real.size} bytes: more than {LARGEST}")
-        target.write_bytes(real.stream.read(real.size))
+    with location.opened(log) as (stream, size):
+        if size > LARGEST:
+            raise FetchError(f"{location.shown} has {size} bytes: more than {LARGEST}")
+        target.write_bytes(stream.read(size))
     target.chmod(0o644)
-    return real.size
+    return size
 
 
 def _described(file: Path, text: str) -> _Configuration:

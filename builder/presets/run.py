@@ -21,13 +21,7 @@ from uuid import uuid4
 from builder.build.record import newest_good
 from builder.checks.server import NotServingError, Server, ServerClient
 from builder.core import sizes
-from builder.core.errors import (
-    BuilderError,
-    BusyError,
-    FitError,
-    UntriedError,
-    WorldError,
-)
+from builder.core.errors import BuilderError, BusyError, FitError, UntriedError, WorldError
 from builder.core.files import too_full
 from builder.core.log import Log, duration
 from builder.core.parallel import lines_of
@@ -186,7 +180,6 @@ def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
 
 
 def _pass_on(lines: Iterable[str], log: Log) -> int:
-    """How many lines there were."""
     passed = 0
     for line in lines:
         log(f"  {line.rstrip()}")
@@ -210,12 +203,12 @@ NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 def require(name: str, faults: Sequence[BuilderError]) -> None:
     """Raise ``WorldError`` with all faults, each with its next step, if there are any."""
     if faults:
-        lines = [": ".join(filter(None, (each.what, each.why))) for each in faults]
-        lines = [
-            f"{text}\n  -> {each.hint}" if each.hint else text
-            for text, each in zip(lines, faults, strict=True)
+        texts = [
+            ": ".join(filter(None, (each.what, each.why)))
+            + (f"\n  -> {each.hint}" if each.hint else "")
+            for each in faults
         ]
-        raise WorldError(f"{name} cannot run here", "\n".join(lines))
+        raise WorldError(f"{name} cannot run here", "\n".join(texts))
 
 
 def question_of(job: Launch) -> Question:
@@ -498,7 +491,6 @@ def _obtained(images: Images, image: RunImage, build: Callable[[str], object]) -
 
 
 def _to_obtain(job: Launch, images: Images, image: RunImage) -> Iterator[str]:
-    """The build or the pull of the image; nothing where Docker has it."""
     if image.what:
         took = build_time(job.catalog, job.run.recipe, job.settings)
         yield f"build {images.tagged}, {took}; {image.what}"
