@@ -320,11 +320,8 @@ def port_faults(service: Service) -> Iterator[BuilderError]:
         try:
             probe.bind((HOST, service.published))
         except OSError as error:
-            yield WorldError(
-                f"port {service.published} of {HOST} cannot be used",
-                error.strerror or "",
-                "choose another one: --port N",
-            )
+            what = f"port {service.published} of {HOST} cannot be used"
+            yield WorldError(what, error.strerror or "", "choose another one: --port N")
 
 
 def refusal(job: Launch, card: str) -> FitError | None:
@@ -462,10 +459,8 @@ def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError
 def _flavor_of(run: Run) -> ApiFlavor:
     serve = families.serve_of(run.recipe)
     if serve is None:
-        raise UntriedError(
-            f"{run.recipe.name} does not say which API its server has",
-            hint="name it in the recipe: api_flavor in [serve]",
-        )
+        what = f"{run.recipe.name} does not say which API its server has"
+        raise UntriedError(what, hint="name it in the recipe: api_flavor in [serve]")
     return API_FLAVORS[serve.api_flavor]
 
 

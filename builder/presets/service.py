@@ -264,16 +264,12 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
     given = [*files.places, *(["context"] if run.context is not None else [])]
     for name in given:
         if f"{{{name}}}" not in known and not any(f"{{{name}}}" in word for word in own):
-            raise RecipeError(
-                f"{run.name} takes no {OPTIONS_OF_PLACES[name]}",
-                f"builder knows no option for it of {recipe.name}",
-                "leave it out, or give the engine's own option after --",
-            )
+            why = f"builder knows no option for it of {recipe.name}"
+            hint = "leave it out, or give the engine's own option after --"
+            raise RecipeError(f"{run.name} takes no {OPTIONS_OF_PLACES[name]}", why, hint)
     if run.preset is None and "{model}" in known and not files.places and not run.options:
-        raise RecipeError(
-            f"{run.name} needs a model",
-            hint="name it: --model FILE, or the engine's option after --",
-        )
+        hint = "name it: --model FILE, or the engine's option after --"
+        raise RecipeError(f"{run.name} needs a model", hint=hint)
 
 
 def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
