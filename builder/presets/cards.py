@@ -20,8 +20,7 @@ from builder.recipes.fields import Model, Text
 from simulator.selection import Capability
 
 PREFIXES = ("nvidia-", "geforce-", "rtx-")
-COMMON = ("-gpu", "-edition", "-blackwell")
-"""Parts of NVIDIA's names that files leave out."""
+COMMON = ("-gpu", "-edition", "-blackwell")  # parts of NVIDIA's names that files leave out
 
 
 def _capability(value: str) -> str:

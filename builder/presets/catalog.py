@@ -25,8 +25,7 @@ from builder.recipes.schema import Recipe
 # Rules of presets that need more than the file: its name, its recipe, the cards, the others.
 
 KeyPath = tuple[str | int, ...]
-Finding = tuple[KeyPath, str]
-"""The path of the key that breaks a rule, and the message."""
+Finding = tuple[KeyPath, str]  # the path of the key that breaks a rule, and the message
 MOVES = "would move the server from the port of its image: leave it out"
 PLACES = {f"{{{place}}}": table for place, table in TABLES.items()}
 """The tables of models, by their placeholders in arguments."""

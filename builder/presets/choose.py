@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,16 +28,7 @@ from builder.docker import gpus
 from builder.engines import families, layout
 from builder.engines.device_code import no_code, runs_on
 from builder.presets import cards, command, is_preset, model_names, named, shapes
-from builder.presets.cards import (
-    USABLE,
-    Card,
-    HostCard,
-    Machine,
-    host_card,
-    is_listed_as,
-    machine_with,
-    this_machine,
-)
+from builder.presets.cards import USABLE, Card, HostCard, Machine, host_card, is_listed_as
 from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
 from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
 from builder.presets.shapes import (
@@ -54,8 +46,7 @@ from builder.recipes.schema import Recipe
 if TYPE_CHECKING:
     from builder.presets.receipts import ReceiptEntry
 
-AUTO = "auto"
-"""In place of a card's name: the cards of this machine."""
+AUTO = "auto"  # in place of a card's name: the cards of this machine
 
 # The requirements of a preset: code for the card, a driver, memory.
 
@@ -69,13 +60,11 @@ RESIZING = {
     *("--model", "--model-draft", "--mmproj", "--kv-cache-dtype", "--dtype", "--quantization"),
     *("--max-num-seqs", "--max-num-batched-tokens", "--language-model-only", "--tensor-split"),
     *("--speculative-config", "--tensor-parallel-size", "--pipeline-parallel-size"),
-}
-"""Settings with which a run takes another memory than the preset's figures have."""
+}  # settings with which a run takes another memory than the preset's figures have
 STRETCHING = {
     *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
     *("--yarn-orig-ctx", "--override-kv", "--hf-overrides", "--json-model-override-args"),
-}
-"""Options with which a model takes more tokens than it was trained for."""
+}  # options with which a model takes more tokens than it was trained for
 
 
 def stretches(options: Mapping[str, str]) -> bool:
@@ -138,8 +127,7 @@ def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> st
 
 # The choice.
 
-DIFFERENCE = 0.1
-"""Share by which figures of one memory differ, so that both are shown."""
+DIFFERENCE = 0.1  # share by which figures of one memory differ, so that both are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +151,7 @@ class Measured:
     figures: tuple[ReceiptFigure, ...]
 
 
+SOURCES = {"trial": "as tried", "filled": "with a full context", "estimate": "as estimated"}
 TOOLS = {"--jinja", "--enable-auto-tool-choice"}
 TEMPLATE = "--chat-template-kwargs"
 WORDS = re.compile(r"[-_/:@\s]+")
@@ -387,8 +376,6 @@ def _options(preset: Preset, question: Question) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A preset on the machine of a question."""
-
     entry: PresetEntry
     question: Question
 
@@ -404,12 +391,9 @@ class _Run:
     def cards(self) -> list[HostCard]:
         """The cards of the machine that it would get: they have most memory."""
         machine = self.question.machine
-        able = [
-            card
-            for card in machine.cards
-            if runs_on(self.recipe, card.capability, machine.platform)
-        ]
-        return sorted(able, key=lambda card: -card.memory)[: self.preset.cards]
+        largest = sorted(machine.cards, key=lambda card: -card.memory)
+        able = (each for each in largest if runs_on(self.recipe, each.capability, machine.platform))
+        return list(islice(able, self.preset.cards))
 
     @cached_property
     def published_card(self) -> Card | None:
@@ -432,18 +416,19 @@ class _Run:
 
     @cached_property
     def part(self) -> float | None:
-        """The largest part of the run on one card; None: each card holds as much as it can."""
         return largest_part(self.recipe, self.options, len(self.cards))
 
     @cached_property
     def smaller_cards(self) -> bool:
-        """Whether the cards have less memory than the publication's, or it is not known."""
         own = self.published_card
         if own is None:
             return True
         if self.part is not None:
             return any(card.memory < own.memory for card in self.cards)
         return sum(card.memory for card in self.cards) < own.memory * self.preset.cards
+
+    def least(self, context: int) -> tuple[int, int] | None:
+        return least_memory(self.preset, self.options, context, self.trial)
 
     def figures(self, context: int, result: Result | None = None) -> list[MemoryNeed]:
         """The figures of the memory with a context that can be right, the largest first.
@@ -452,15 +437,14 @@ class _Run:
         """
         if self.changed:
             return []
-        weights, _ = least_memory(self.preset, self.options, context, self.trial) or (0, 0)
+        weights, _ = self.least(context) or (0, 0)
         found = memory_figures(self.preset, context, result, self.trial)
         return [each for each in found if each.by == "trial" or each.size >= weights]
 
     def answer(self) -> Fitting | Excluded:
         wanted, contexts = self.question.context, self.contexts()
         wide = [each for each in contexts if each[0] >= wanted]
-        why = [*self.unable(), *([] if wide else [self.too_short(contexts[0][0])])]
-        if why:
+        if why := [*self.unable(), *([] if wide else [self.too_short(contexts[0][0])])]:
             return Excluded(self.entry.name, tuple(why))
         lacks = ""
         # With a requested context, the smallest that is enough comes first; else the largest.
@@ -487,7 +471,6 @@ class _Run:
         return Excluded(self.entry.name, (lacks,))
 
     def unable(self) -> Iterator[str]:
-        """Why no context helps: the image, the cards, the driver."""
         recipe, machine, cards = self.recipe, self.question.machine, self.cards
         if refused := self.question.refused.get(recipe.name):
             yield refused
@@ -540,22 +523,13 @@ class _Run:
         cards = self.cards
         if unknown := [card.name for card in cards if not card.memory]:
             return f"the memory of the {unknown[0]} is not known"
-        least = (
-            None
-            if self.question.other_model
-            else least_memory(self.preset, self.options, context, self.trial)
-        )
+        least = None if self.question.other_model else self.least(context)
         if least and (lacks := self.lacks(sum(least), of_share=True)):
             what = "its weights and its cache take" if least[1] else "its weights take"
             return f"{what} {sizes.gib(sum(least))} at least{lacks}"
         if known:
             need = known[0]
-            source = {
-                "trial": "as tried",
-                "filled": "with a full context",
-                "estimate": "as estimated",
-            }
-            by = source.get(need.by, "as published")
+            by = SOURCES.get(need.by, "as published")
             whole = need.by in {"source", "unverified"} and sum(need.kinds.values()) == need.size
             lacks = self.lacks(need.on(cards), of_share=whole)
             return f"it takes {sizes.gib(need.on(cards))} ({by}){lacks}" if lacks else ""
@@ -583,14 +557,13 @@ class _Run:
             each = f", {sizes.gib(round(size * part))} of it on one card"
         if lacking <= 0:
             return ""
-        here = f"here are {self.room}" + (
-            f", of which it may take {share:.0%}" if share < 1 else ""
-        )
-        return f"{each}, and {here}: {sizes.gib(ceil(lacking))} too little"
+        of_them = f", of which it may take {share:.0%}" if share < 1 else ""
+        return f"{each}, and here are {self.room}{of_them}: {sizes.gib(ceil(lacking))} too little"
 
     def fitting(self, context: int, result: Result | None, known: list[MemoryNeed]) -> Fitting:
         preset, cards, use, own = self.preset, self.cards, self.trial, self.published_card
         room = sum(card.memory for card in cards)
+        full = bool(use and use.filled and context <= use.context and room >= use.memory)
         figure = result or preset.published
         files = [file.known_size for file in preset.files.values()]
         computed, not_computed = None, ""
@@ -622,15 +595,9 @@ class _Run:
             not_computed=not_computed,
             memory=known[0] if known else None,
             other_memory=known[-1] if differ else None,
-            least=sum(least_memory(self.preset, self.options, context, self.trial) or ()),
+            least=sum(self.least(context) or ()),
             certain=(not self.smaller_cards or confirmed) and not gpus.is_older(driver, newest),
-            filled=(bool(known) and known[0].by == "filled")
-            or (
-                use is not None
-                and bool(use.filled)
-                and context <= use.context
-                and room >= use.memory
-            ),
+            filled=full or (bool(known) and known[0].by == "filled"),
             driver=driver_on(self.recipe, catalog, cards),
             capabilities=capabilities(preset),
             room=room,
@@ -643,12 +610,8 @@ class _Run:
 # A record and a file of ``trials/`` are read as plain data: only the members that decide here.
 
 
-class _Check(BaseModel, strict=True):
-    state: str
-
-
 class _Verdict(BaseModel, strict=True):
-    checks: tuple[_Check, ...]
+    checks: tuple[Mapping[str, object], ...]
     presets: Mapping[str, PresetUse]
 
 
@@ -738,9 +701,9 @@ def tried(
 def _verified(state: Path, recipe: str) -> _Record | None:
     found = []
     for file in (state / "records" / recipe).glob("*.json"):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, LookupError, TypeError):
             kept = _Record.model_validate_json(file.read_bytes())
-            states = {check.state for check in kept.verdict.checks}
+            states = {check["state"] for check in kept.verdict.checks}
             found += [kept] if states and not states & {"failed", "untried"} else []
     return max(found, key=lambda each: (each.platform == "linux/amd64", each.created), default=None)
 
@@ -787,7 +750,7 @@ def resolved(
     else:
         try:
             root = catalog.root
-            here = this_machine(root) if card == AUTO else machine_with(root, [card])
+            here = cards.this_machine(root) if card == AUTO else cards.machine_with(root, [card])
         except WorldError:  # the machine's own fault is reported with the others
             why = "this machine has no GPU"
     if here is None:
@@ -813,7 +776,6 @@ def _published_place(entry: PresetEntry) -> tuple[bool, bool, float, str]:
 
 
 def _on_cpu(catalog: Catalog, entries: Sequence[PresetEntry], target: str) -> list[PresetEntry]:
-    """The presets whose image's server the smoke test starts, without a GPU."""
     recipes = {each.name: catalog.engine(each.preset.recipe).recipe for each in entries}
     able = [each for each in entries if families.complete(recipes[each.name]).serve is not None]
     if not able:

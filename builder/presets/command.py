@@ -28,8 +28,7 @@ ALIASES: Mapping[str, str] = {
     "-ub": "--ubatch-size",
     "-np": "--parallel",
     "-sm": "--split-mode",
-}
-"""Other names of llama-server's options (llama.cpp, ``common/arg.cpp``)."""
+}  # other names of llama-server's options (llama.cpp, ``common/arg.cpp``)
 
 
 VARIABLE = re.compile(r"(?:LLAMA|HELLO)_(?:ARG_)?(?:NO_(?!HOST$))?([A-Z0-9_]+)")
@@ -211,8 +210,7 @@ llama-cpp-python (``server/settings.py``), TabbyAPI (``common/config_models.py``
 ADDRESS_VARIABLE = re.compile(
     r"(LLAMA_ARG|HELLO_ARG|TABBY_NETWORK)_(HOST|PORT|API_PREFIX|SSL_\w+)|HOST|PORT|ROOT_PATH"
     "|SSL_KEYFILE|SSL_CERTFILE"
-)
-"""Variables with the same effect."""
+)  # variables with the same effect
 
 
 def addresses(words: Iterable[str]) -> Iterator[str]:

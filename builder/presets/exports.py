@@ -34,8 +34,7 @@ NEEDS = {
     "shm_size": "shm-size",
     "memlock": "ulimit memlock",
     "capabilities": "cap-add",
-}
-"""How ``docker run`` calls the keys of a preset's [container]."""
+}  # how ``docker run`` calls the keys of a preset's [container]
 
 
 def comment(text: str) -> str:
@@ -103,8 +102,7 @@ COMPOSE_NEEDS = {
     "shm_size": "shm_size: {}",
     "memlock": "ulimits: {{memlock: {}}}",
     "capabilities": "cap_add: [{}]",
-}
-"""The keys of a preset's [container], with the values that its schema allows."""
+}  # the keys of a preset's [container], with the values that its schema allows
 
 
 def compose(service: Service) -> str:
@@ -262,8 +260,7 @@ EXPRESSIONS = {
     "mmproj": "{{ .Values.mmproj }}",
     # Numbers of values are floating-point: 1048576 would be 1.048576e+06.
     "context": "{{ int .Values.context }}",
-}
-"""The placeholders of the chart's values in arguments, by the names of ``Service.places``."""
+}  # the placeholders of the chart's values in arguments, by the names of ``Service.places``
 TEXTS = {
     "name": "{{ quote .Release.Name }}",
     "version": "{{ quote .Chart.AppVersion }}",
@@ -298,7 +295,6 @@ def escaped(text: str) -> str:
 
 
 def _templated(option: ServiceOption, service: Service) -> ServiceOption:
-    """The option with Helm's expressions in place of the values of the chart."""
     written = option.written or option.words
     return replace(option, words=tuple("".join(_parts(word, service)) for word in written))
 
@@ -335,10 +331,7 @@ SPLIT = "$''{"
 
 
 def llama_swap(service: Service) -> str:
-    """``config.yaml``, with one model; its entry can be copied to another one.
-
-    Raises ``RecipeError`` for an argument with a line break or another control character.
-    """
+    """``config.yaml``, with one model; its entry can be copied to another one."""
     short = service.run.partition("@")[0]
     return rendered("llama-swap.yaml.j2", service=service, command=_command(service), short=short)
 

@@ -73,11 +73,9 @@ class CardPeak(_Part):
 
     name: str
     memory: int
-    context: int
-    """The CUDA context's own memory, which is part of the peak."""
+    context: int  # the CUDA context's own memory, which is part of the peak
     peak: int
-    by_kind: dict[str, int] = {}
-    """The memory by kind, when it was at its peak."""
+    by_kind: dict[str, int] = {}  # the memory by kind, when it was at its peak
 
 
 class Refused(_Part):
@@ -88,8 +86,7 @@ class Refused(_Part):
     card: str
     function: str
     """The function of the engine that asked for it; FILE+0xOFFSET where no symbol names it."""
-    kind: str
-    """Its purpose: weights, KV cache, compute, drafter, projector or other."""
+    kind: str  # its purpose: weights, KV cache, compute, drafter, projector or other
 
     def __str__(self) -> str:
         return f"{mib(self.requested)} for {self.kind} by {self.function}, {mib(self.free)} free"
@@ -100,8 +97,7 @@ class FitTrial(_Part):
 
     context: int
     fits: bool
-    why: str = ""
-    """Why it does not fit."""
+    why: str = ""  # why it does not fit
     cards: tuple[CardPeak, ...] = ()
     by_kind: dict[str, int] = {}
     refused: Refused | None = None
@@ -113,8 +109,7 @@ class FitTrial(_Part):
     none fits; None: the engine makes none."""
     stated: str = ""
     """What the engine's log states of its memory; empty for llama.cpp's, whose allocations tell."""
-    filled: int = 0
-    """Tokens of the long prompts that were answered."""
+    filled: int = 0  # tokens of the long prompts that were answered
     launches: int = 0
     paths: tuple[WorkPath, ...] = ()
     seconds: float = 0.0
@@ -149,8 +144,7 @@ class LoadedFile(_Part):
 
     name: str
     size: int
-    read: int
-    """Bytes of it that were read: its header."""
+    read: int  # bytes of it that were read: its header
     architecture: str
     context: int | None
 
@@ -173,8 +167,7 @@ class Fit(_Part):
     draft: LoadedFile | None = None
     projector: LoadedFile | None = None
     cards: tuple[FitCard, ...]
-    options: tuple[str, ...] = ()
-    """The engine's arguments after the recipe's."""
+    options: tuple[str, ...] = ()  # the engine's arguments after the recipe's
     room: tuple[str, ...] = ()
     """The engine's options by which a longer context fits into its KV cache."""
     trials: tuple[FitTrial, ...]
@@ -222,8 +215,7 @@ class Target:
     model: HollowModel
     draft: HollowModel | None
     projector: HollowModel | None
-    files: Mapping[str, Path]
-    """Copies of the image's files with device code, by path."""
+    files: Mapping[str, Path]  # copies of the image's files with device code, by path
 
 
 def attempt(target: Target, context: int, work: Path) -> FitTrial:
@@ -355,13 +347,10 @@ def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | Non
     if not report.failed:
         return None
     last = report.failed[-1]
-    stack = stacks[last.stack]
+    stack, card = stacks[last.stack], report.cards[last.card].name
+    function, kind = caller_of(stack, ALLOCATORS), kind_of(stack)
     return Refused(
-        requested=last.requested,
-        free=last.free,
-        card=report.cards[last.card].name,
-        function=caller_of(stack, ALLOCATORS),
-        kind=kind_of(stack),
+        requested=last.requested, free=last.free, card=card, function=function, kind=kind
     )
 
 
@@ -435,16 +424,12 @@ def search_contexts(
     model's own maximum, ``longest``, is tried first.  ``tried`` gets each trial of ``attempt``.
     """
     stride, last = 0, 0
-
-    def run(context: int) -> None:
-        tried[context] = attempt(context)
-
     while True:
         low, high = _bounds(tried)
         if high is None:
             if low >= longest:
                 return low
-            run(longest)
+            tried[longest] = attempt(longest)
             continue
         if high - low <= STEP or high <= SMALLEST:
             return low or None
@@ -457,7 +442,7 @@ def search_contexts(
             middle = guess
         stride = max(2 * stride, STEP) if guess is not None else 0
         last = _within(middle, low, high)
-        run(last)
+        tried[last] = attempt(last)
 
 
 def _bounds(tried: Mapping[int, FitTrial]) -> tuple[int, int | None]:
@@ -470,7 +455,6 @@ def _bounds(tried: Mapping[int, FitTrial]) -> tuple[int, int | None]:
 
 
 def _within(context: int, low: int, high: int) -> int:
-    """The nearest multiple of ``STEP`` between two contexts that are more than one apart."""
     rounded = context // STEP * STEP
     least = max((low // STEP + 1) * STEP, SMALLEST)
     return min(max(rounded, least), (high - 1) // STEP * STEP)
@@ -643,11 +627,9 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
             "add [serve] and image.port to the recipe",
         )
     if wanted.draft is not None and not serve.draft:
-        raise RecipeError(
-            f"{recipe.name} takes no draft model",
-            "its [serve] has no arguments for one",
-            "leave out --draft, or choose another engine: `builder list`",
-        )
+        hint = "leave out --draft, or choose another engine: `builder list`"
+        why = "its [serve] has no arguments for one"
+        raise RecipeError(f"{recipe.name} takes no draft model", why, hint)
     if wanted.projector is not None and API_FLAVORS[serve.api_flavor].projector is None:
         raise RecipeError(f"{recipe.name} takes no multimodal projector", hint="leave out --mmproj")
     devel = session.resolve(recipe.name).devel

@@ -31,8 +31,7 @@ class HollowModel:
 
     file: Path  # the first file, with the others beside it; the folder of a checkpoint
     name: str
-    architecture: str
-    """The engine's name of its kind, or its class: "qwen35", "Qwen3ForCausalLM"."""
+    architecture: str  # the engine's name of its kind, or its class: "qwen35", "Qwen3ForCausalLM"
     context: int | None  # the context that it was trained for, in tokens
     size: int  # all real files with weights; 0: it has none, and the engine makes weights up
     weights: int  # all tensors
@@ -44,8 +43,7 @@ class HollowModel:
 def write_hollow(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the hollow files of the model that ``text`` names into ``folder``.
 
-    The headers of all parts of a split model are read.  Raises ``FetchError`` where the model
-    cannot be read, is cut or is no GGUF; ``WorldError`` where the file system keeps no holes.
+    The headers of all parts of a split model are read.
     """
     location = locate(text)
     require_holes(folder)
@@ -81,7 +79,6 @@ def write_hollow(text: str, folder: Path, log: Log) -> HollowModel:
 
 
 def _write_gguf(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
-    """Write one hollow file; its header, and the size of the real file."""
 
     def read(stream: Readable) -> Header:
         try:
@@ -105,11 +102,11 @@ def _write_file(
     location: Location, target: Path, read: Callable[[Readable], H], log: Log
 ) -> tuple[H, int]:
     """Copy the bytes that ``read`` takes of a file, with a hole behind them; the real size."""
-    with location.opened(log) as real, target.open("wb") as sink:
-        header = read(_Copying(real.stream, sink))
-        sink.truncate(real.size)
+    with location.opened(log) as (stream, size), target.open("wb") as sink:
+        header = read(_Copying(stream, sink))
+        sink.truncate(size)
     target.chmod(0o644)  # the image's own user reads it
-    return header, real.size
+    return header, size
 
 
 def _cut(location: Location, size: int, whole: int) -> FetchError:
@@ -128,7 +125,6 @@ class _Copying:
     sink: BinaryIO
 
     def read(self, count: int) -> bytes:
-        """The next bytes; fewer at the end of the file alone."""
         found = self.stream.read(count)
         self.sink.write(found)
         return found
@@ -167,8 +163,7 @@ WEIGHTS = ".safetensors"
 COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 """The ends of the names of configurations, tokenizers, chat templates, and code of models."""
 OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".onnx")
-LARGEST = 64 << 20
-"""Bytes of the largest file that is copied; tokenizers have up to 35 MB."""
+LARGEST = 64 << 20  # bytes of the largest file that is copied; tokenizers have up to 35 MB
 EXAMPLE = "Qwen/Qwen3-0.6B"
 
 
@@ -177,8 +172,6 @@ class _Text(BaseModel):
 
 
 class _Configuration(_Text):
-    """The parts of a ``config.json`` that we read."""
-
     architectures: list[str] = Field(min_length=1)
     text_config: _Text = _Text()  # models that also take pictures have their text part here
 
@@ -186,8 +179,7 @@ class _Configuration(_Text):
 def write_checkpoint(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the model folder that ``text`` names, a folder or OWNER/NAME of the Hub.
 
-    The new folder is in ``folder``.  Raises ``FetchError`` where the model cannot be read, is cut,
-    or has no weights in safetensors; ``WorldError`` where the file system keeps no holes.
+    The new folder is in ``folder``.
     """
     require_holes(folder)
     name, files = _files(text)
@@ -255,13 +247,12 @@ def _write_safetensors(location: Location, target: Path, log: Log) -> headers.Sa
 
 
 def _copy(location: Location, target: Path, log: Log) -> int:
-    """Copy a file; the bytes that it has."""
-    with location.opened(log) as real:
-        if real.size > LARGEST:
-            raise FetchError(f"{location.shown} has {real.size} bytes: more than {LARGEST}")
-        target.write_bytes(real.stream.read(real.size))
+    with location.opened(log) as (stream, size):
+        if size > LARGEST:
+            raise FetchError(f"{location.shown} has {size} bytes: more than {LARGEST}")
+        target.write_bytes(stream.read(size))
     target.chmod(0o644)
-    return real.size
+    return size
 
 
 def _described(file: Path, text: str) -> _Configuration:

@@ -26,11 +26,7 @@ from builder.engines.servers import PLACE
 from builder.plan.resolver import Resolver
 from builder.presets import command, is_preset
 from builder.presets.catalog import PresetEntry, load
-from builder.presets.models import (
-    given_files,
-    hub_files,
-    joined,
-)
+from builder.presets.models import given_files, hub_files, joined
 from builder.presets.schema import ModelFile
 from builder.presets.service import (
     DIRECTORY,
@@ -50,13 +46,12 @@ from builder.recipes.schema import Recipe
 
 # The image of a run: in the engine, in the registry, and whether the recipe asks for it now.
 
-UNVERIFIED = "unverified-"
-"""The beginning of a candidate's tag: ``Plan.candidate``."""
+UNVERIFIED = "unverified-"  # the beginning of a candidate's tag: ``Plan.candidate``
 
 
 @dataclass(frozen=True, slots=True)
 class RunImage:
-    """The image of a run."""
+    """The image of a run, or one that may be it."""
 
     name: str  # by digest, where that is known
     local: bool = True  # Docker has it
@@ -67,18 +62,10 @@ class RunImage:
     hint: str = ""
     builds: bool = False  # whether a build is the next step
     note: str = ""  # what is not known of an image that can be started
-
-
-@dataclass(frozen=True, slots=True)
-class _Image:
-    name: str
-    key: str
-    current: bool
-    digests: frozenset[str]
-    local: bool = True
+    current: bool = False  # it is of the recipe as it is now
+    digests: frozenset[str] = frozenset()
     built: bool = False
     """It has an immutable tag of the recipe's key: a build, or an earlier pull, gave it."""
-    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,36 +128,33 @@ class Images:
         follows = bool(self._channel and self.settings.namespace)
         current = next((each for each in here if each.current), None)
         if current and not published_first and (current.built or not follows):
-            return RunImage(current.name, key=current.key)
+            return current
         try:
             there = self._published(once=bool(current or (follows and here)))
         except (FetchError, RegistryError) as failed:
             error = failed
         if there and (there.current or follows):
             same = (each for each in here if each.digests & there.digests)
-            found = there if published_first else next(same, there)
-            return RunImage(found.name, found.local, found.size, found.key)
+            return there if published_first else next(same, there)
         if follows and error and here:
-            chosen, channel = here[0], self._channel
-            note = f"{error.what}: whether {channel} has moved from {chosen.name} is not known"
-            return RunImage(chosen.name, key=chosen.key, note=note)
+            moved = f"whether {self._channel} has moved from {here[0].name} is not known"
+            return replace(here[0], note=f"{error.what}: {moved}")
         if current:
             note = f"{error.what}: whether it is published is not known" if error else ""
-            return RunImage(current.name, key=current.key, note=note)
+            return replace(current, note=note)
         if silent:
             raise silent
         other = here[0] if here else there
         what, hint = self._lacking(here, there, error)
         if old and other:
-            return RunImage(other.name, other.local, other.size, other.key, note=what)
+            return replace(other, note=what)
         name, local = (other.name, other.local) if other else (self.tagged, True)
         builds = not isinstance(error, FetchError) or isinstance(error, GoneError)
         return RunImage(name, local, what=what, hint=hint, builds=builds)
 
     def _lacking(
-        self, here: list[_Image], there: _Image | None, error: BuilderError | None
+        self, here: list[RunImage], there: RunImage | None, error: BuilderError | None
     ) -> tuple[str, str]:
-        """Why there is no image of the recipe as it is now, and the next step."""
         parts = [f"there is no image {self.tagged} in Docker"]
         if here:
             parts = [f"the image {here[0].name} in Docker {self._other(here[0])}"]
@@ -190,11 +174,11 @@ class Images:
             build += "; to start the image of the other state: `builder run` with --old"
         return "; ".join(parts).replace("; and", ", and"), build
 
-    def _other(self, image: _Image) -> str:
+    def _other(self, image: RunImage) -> str:
         key = f"its build key is {image.key[:12] or 'absent'}"
         return f"is of another state of {self.recipe.name}, mostly an older one ({key})"
 
-    def _here(self) -> list[_Image]:
+    def _here(self) -> list[RunImage]:
         """The engine's images of the recipe: the one with the version tag, then the newest."""
         store = docker.engine().containerd_store
         found = []
@@ -212,7 +196,7 @@ class Images:
             key = image.labels.get(LABEL_KEY, "")
             current = image.labels.get(LABEL_RECIPE_KEY, key) in self.keys
             built = current and any(each.endswith(f"-{key[:12]}") for each in names)
-            one = _Image(name, key, current, image.digests, built=built)
+            one = RunImage(name, key=key, current=current, digests=image.digests, built=built)
             found.append(((self.tagged in names, image.epoch), one))
         return [image for _, image in sorted(found, key=lambda each: each[0], reverse=True)]
 
@@ -223,7 +207,7 @@ class Images:
         frozen = image.labels.get(VERSION, "").startswith(f"{self._channel}-")
         return image.platform == self.platform and (named or bool(self._channel and frozen))
 
-    def _published(self, *, once: bool) -> _Image | None:
+    def _published(self, *, once: bool) -> RunImage | None:
         """The registry's image of the version tag; None where it has none.
 
         ``once``: Docker has an image to start, so the registry gets one attempt.  Without a
@@ -245,13 +229,13 @@ class Images:
                 f"it has {' and '.join(found.platforms)}",
             )
         key = own.key if own else found.labels.get(LABEL_KEY, "")
-        return _Image(
+        return RunImage(
             f"{self.tagged}@{found.digest}",
-            key,
-            ((own.recipe_key if own else "") or key) in self.keys,
-            frozenset({found.digest, own.digest if own else found.digest}),
             local=False,
-            size=own.download_size if own else found.download_size,
+            size=(own or found).download_size,
+            key=key,
+            current=((own.recipe_key if own else "") or key) in self.keys,
+            digests=frozenset({found.digest, (own or found).digest}),
         )
 
 

@@ -55,10 +55,7 @@ def usual(shape: Shape) -> Kinds:
 
 
 def reaching(shape: Shape, wanted: int) -> Kinds:
-    """Types with which the tensors have ``wanted`` bytes, or as close below as they come.
-
-    Raises ``SizeError`` where the least types are too large, or the largest too small.
-    """
+    """Types with which the tensors have ``wanted`` bytes, or as close below as they come."""
     ladder = [_all(shape, name) for name in LADDER]
     sums = [total(shape, kinds) for kinds in ladder]
     if not sums[0] <= wanted <= sums[-1]:
@@ -108,19 +105,24 @@ def nbytes(dimensions: Dimensions, kind: Kind) -> int:
 
 
 def _all(shape: Shape, usual: str) -> Kinds:
-    """The types of all tensors, where most have this one."""
     return {name: _kind(shape, name, usual) for name in shape.tensors}
+
+
+def _unquantized(shape: Shape, name: str) -> Kind | None:
+    from gguf import GGMLQuantizationType
+
+    fixed = next((kind for part, kind in shape.fixed.items() if part in name), None)
+    if fixed is None and len(shape.tensors[name]) == 1:
+        fixed = "F32"
+    return None if fixed is None else GGMLQuantizationType[fixed]
 
 
 def _kind(shape: Shape, name: str, usual: str) -> Kind:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+    if (fixed := _unquantized(shape, name)) is not None:
+        return fixed
     dimensions = shape.tensors[name]
-    for part, fixed in shape.fixed.items():
-        if part in name:
-            return GGMLQuantizationType[fixed]
-    if len(dimensions) == 1:
-        return GGMLQuantizationType.F32
     output = "output.weight" if "output.weight" in shape.tensors else "token_embd.weight"
     if name == output:
         usual = max(usual, OUTPUT, key=LADDER.index)
@@ -230,7 +232,6 @@ def write_shape(name: str, file: Path, size: int | None = None) -> Path:
 
 
 def _write_shape(name: str, shape: Shape, file: Path, kinds: Kinds) -> int:
-    """Write the file; the size of its header in bytes."""
     import gguf
     import numpy as np
 
@@ -370,7 +371,6 @@ def _shape(model: TinyModel) -> Shape:
 
 
 def _layers_with(part: str, shape: Shape) -> set[int]:
-    """The layers that have a tensor with this in its name."""
     return {layer for name in shape.tensors if part in name and (layer := _layer(name)) is not None}
 
 
@@ -401,19 +401,15 @@ def _adds(model: TinyModel, name: str) -> bool:
 
 
 def _tiny_kind(shape: Shape, name: str, usual: str) -> Kind:
-    """The type of a tensor, where most have the type ``usual``."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    dimensions = shape.tensors[name]
-    for part, fixed in shape.fixed.items():
-        if part in name:
-            return GGMLQuantizationType[fixed]
-    if len(dimensions) == 1:
-        return GGMLQuantizationType.F32
+    if (fixed := _unquantized(shape, name)) is not None:
+        return fixed
     if _part(name) in CHOSEN and usual not in {"F32", "F16", "BF16"}:
         usual = "Q8_0"
     kind = GGMLQuantizationType[usual]
-    return GGMLQuantizationType.F16 if dimensions[0] % GGML_QUANT_SIZES[kind][0] else kind
+    rest = shape.tensors[name][0] % GGML_QUANT_SIZES[kind][0]
+    return GGMLQuantizationType.F16 if rest else kind
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
@@ -444,13 +440,10 @@ def _random_blocks(
 
 
 def _part(name: str) -> str:
-    """A tensor's name without its layer's number: ``attn_q``."""
     return LAYER.sub("", name).removesuffix(".weight")
 
 
 class _Weights:
-    """The values of tensors, in numpy's order."""
-
     def __init__(self, model: TinyModel, shape: Shape) -> None:
         self._model, self._shape = model, shape
         self._gemma = shape.architecture.startswith(GEMMA)
@@ -460,13 +453,15 @@ class _Weights:
         self._width, self._tokenizer = width, tokenizer
 
     def of(self, name: str) -> NDArray[np.float32]:
-        """The values of one tensor."""
         import numpy as np
 
         match _part(name):
             case "token_embd":
                 # A model that drafts embeds with its target's: its own tensor is its output.
-                values = self._output() if self._model.target else self._embedding()
+                values = self._output() if self._model.target else self.seen()
+                # Gemma multiplies embeddings by the root of their length.
+                if self._gemma and not self._model.target:
+                    values = values / math.sqrt(self._width)
             case "output":
                 values = self._output()
             case "nextn.eh_proj" | "nextn.pre_projection":
@@ -479,10 +474,6 @@ class _Weights:
 
     def _normal(self, name: str, *dimensions: int) -> Values:
         return _generator(self._model.seed, name).standard_normal(dimensions)
-
-    def _embedding(self) -> Values:
-        # Gemma multiplies embeddings by the root of their length.
-        return self.seen() / (math.sqrt(self._width) if self._gemma else 1.0)
 
     def seen(self) -> Values:
         """The embeddings of the tokens as the layers see them, with deviation 1."""
@@ -534,7 +525,6 @@ class _Weights:
         return rows
 
     def _plain(self, name: str) -> Values:
-        """Random values of the size that the tensor's place asks for."""
         import numpy as np
 
         dimensions = self._shape.tensors[name]

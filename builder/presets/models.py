@@ -103,11 +103,7 @@ def authorization(url: str) -> dict[str, str]:
 
 
 def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
-    """The files of a repository; one request, not repeated.
-
-    Raises ``FetchError`` where the Hub does not answer, does not have the repository, or lists
-    names that no file can have.
-    """
+    """The files of a repository; one request, not repeated."""
     what = f"cannot list the files of {repository} on the Hugging Face Hub"
     url = f"{endpoint()}/api/models/{quote(repository)}"
     url += f"/revision/{quote(revision, safe='')}" if revision else ""
@@ -177,14 +173,6 @@ UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedModel:
-    """A stream at the beginning of a file, whose ``size`` is in bytes."""
-
-    stream: BinaryIO
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Location:
     """A file: ``place`` is a path, or a URL.  ``shown`` is its name in messages."""
 
@@ -210,8 +198,9 @@ class Location:
         return replace(self, place=place, shown=shown)
 
     @contextmanager
-    def opened(self, log: Log = lambda _: None) -> Iterator[OpenedModel]:
-        """Open it for reading from its beginning; a remote file is fetched as far as it is read.
+    def opened(self, log: Log = lambda _: None) -> Iterator[tuple[BinaryIO, int]]:
+        """Open it for reading from its beginning, with its size in bytes; a remote file is fetched
+        as far as it is read.
 
         ``log`` gets a line before each retry of a request.  Raises ``FetchError`` where it cannot
         be read, or not in parts.
@@ -219,7 +208,7 @@ class Location:
         if not self.remote:
             try:
                 with Path(self.place).open("rb") as stream:
-                    yield OpenedModel(stream, Path(self.place).stat().st_size)
+                    yield stream, Path(self.place).stat().st_size
             except OSError as error:
                 what = f"cannot read {self.shown}"
                 raise FetchError(what, error.strerror or str(error)) from error
@@ -233,7 +222,7 @@ class Location:
                 forwards=True,
                 retries=lambda: RetryPolicy(server, log),
             )
-            yield OpenedModel(io.BufferedReader(file, 1 << 20), file.size)
+            yield io.BufferedReader(file, 1 << 20), file.size
         except PartialReadError as error:
             raise FetchError(
                 f"cannot read the header of {self.shown}",
@@ -272,7 +261,6 @@ def locate(text: str) -> Location:
 
 
 def _nowhere(text: str, file: Path) -> FetchError:
-    """The error of a text that names no model, by the form of the text."""
     what = f"there is no model {text}"
     if file.is_dir():
         return FetchError(what, "it is a directory", "name a .gguf file in it")
@@ -355,18 +343,14 @@ def download(fetches: Sequence[Fetch], directory: Path, progress: Progress) -> N
 
 def _download(fetch: Fetch, progress: Progress) -> None:
     if fetch.target.is_dir():
-        raise WorldError(
-            f"cannot write to {fetch.target}",
-            "it is a directory",
-            "move it away, then run the same command again",
-        )
+        hint = "move it away, then run the same command again"
+        raise WorldError(f"cannot write to {fetch.target}", "it is a directory", hint)
     with own_file(fetch.part) as part:
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BusyError(
-                f"another run downloads {fetch.location.shown}", hint="wait until it has ended"
-            ) from error
+            what = f"another run downloads {fetch.location.shown}"
+            raise BusyError(what, hint="wait until it has ended") from error
         try:
             if fetch.target.is_file():  # of another run, which had the lock until now
                 fetch.part.unlink(missing_ok=True)
@@ -386,8 +370,6 @@ def _download(fetch: Fetch, progress: Progress) -> None:
 
 
 class _Transfer:
-    """One file on its way: the bytes so far, and their digest."""
-
     def __init__(self, fetch: Fetch, part: BinaryIO, progress: Progress) -> None:
         self._fetch, self._part, self._progress = fetch, part, progress
         self._policy = RetryPolicy()
@@ -409,8 +391,6 @@ class _Transfer:
         self._digest, self._there = hashlib.sha256(), 0
 
     def _receive(self) -> None:
-        """Write the bytes that are still to come.  Raises ``FetchError`` where the Hub gives files
-        of that size in another way alone, ``WebError`` where the server fails or stops."""
         from huggingface_hub import constants
 
         _require_online()
@@ -426,11 +406,10 @@ class _Transfer:
         headers = authorization(url) | ({"Range": f"bytes={there}-"} if there else {})
         with Client().open("GET", url, headers=headers, **PATIENT) as opened:
             opened.require(200, 206 if there else 200)
+            given = opened.headers.get("Content-Range", "")
             if opened.status == 200 and there:
                 self._begin_anew()
-            elif there and not opened.headers.get("Content-Range", "").startswith(
-                f"bytes {there}-"
-            ):
+            elif there and not given.startswith(f"bytes {there}-"):
                 why = "the server gives another range than the requested one"
                 raise WebError(why, temporary=False)
             for block in opened.blocks():
@@ -460,8 +439,7 @@ class _Transfer:
 
 # The models of a run, and the missing ones.
 
-CACHE = "/hub"
-"""The cache of the Hub's own client in a container."""
+CACHE = "/hub"  # the cache of the Hub's own client in a container
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,21 +563,16 @@ def given_files(given: Mapping[str, Path]) -> Files:
     """Files or directories that the user named, each mounted under its own name.
 
     An underscore stands for a colon, which Kubernetes does not allow in the path of a mount.
-    Raises ``FetchError`` where one does not exist, or has a name that no text file can have.
     """
     places, mounts = {}, []
     for place, path in given.items():
         file = path.expanduser().absolute()
         if not file.exists():
-            raise FetchError(
-                f"there is no file {path}", hint=f"name an existing one: --{place} FILE"
-            )
+            hint = f"name an existing one: --{place} FILE"
+            raise FetchError(f"there is no file {path}", hint=hint)
         if not str(file.resolve()).isprintable():  # also what is no UTF-8: surrogates
-            raise FetchError(
-                f"cannot mount {path}",
-                "its name has characters that cannot be written",
-                "rename it",
-            )
+            why = "its name has characters that cannot be written"
+            raise FetchError(f"cannot mount {path}", why, "rename it")
         places[place] = f"/{place}/{file.name}".replace(":", "_")
         mounts += [
             Mount(str(host), inside.replace(":", "_"), host.is_file())

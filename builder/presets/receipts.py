@@ -50,11 +50,7 @@ class ReceiptPart(BaseModel):
     """The base class of all parts."""
 
     model_config = ConfigDict(
-        allow_inf_nan=False,
-        extra="forbid",
-        frozen=True,
-        regex_engine="python-re",
-        strict=True,
+        allow_inf_nan=False, extra="forbid", frozen=True, regex_engine="python-re", strict=True
     )
 
 
@@ -62,26 +58,22 @@ class MeasuredImage(ReceiptPart):
     """The image that was measured."""
 
     recipe: Name
-    key: Sha256
-    """The build's: the label ``builder.key``."""
-    digest: Digest
-    """The manifest's."""
+    key: Sha256  # the build's: the label ``builder.key``
+    digest: Digest  # the manifest's
 
 
 class MeasuredCard(ReceiptPart):
     """A card, as nvidia-smi lists it in the container."""
 
     name: Text
-    capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
-    """Compute capability: "12.0"."""
+    capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]  # compute capability: "12.0"
     memory: Count
 
 
 class ReceiptModel(ReceiptPart):
     """A file that the engine loaded; of a split model, the first part."""
 
-    name: Text
-    """Without its directory."""
+    name: Text  # without its directory
     size: Size
     sha256: Sha256
 
@@ -90,8 +82,7 @@ class Request(ReceiptPart):
     """The request of each run."""
 
     prompt: Sha256
-    tokens: Count
-    """The most tokens of one answer."""
+    tokens: Count  # the most tokens of one answer
     temperature: Annotated[float, Field(ge=0)]
     top_k: Annotated[int, Field(ge=0)]
     min_p: Annotated[float, Field(ge=0, le=1)]
@@ -121,21 +112,16 @@ class Receipt(ReceiptPart):
 
     version: Literal[2] = 2
     image: MeasuredImage
-    device: Literal["GPU", "CPU"]
-    """CPU: the engine had no card."""
+    device: Literal["GPU", "CPU"]  # CPU: the engine had no card
     cards: list[MeasuredCard] = []
-    driver: Value = ""
-    """Version of NVIDIA's driver; empty on the CPU."""
+    driver: Value = ""  # version of NVIDIA's driver; empty on the CPU
     cpu: Text
     model: ReceiptModel
     draft: ReceiptModel | None = None
-    arguments: list[Value]
-    """The server's, with the recipe's own; files without their directories."""
+    arguments: list[Value]  # the server's, with the recipe's own; files without their directories
     request: Request
-    measured: Annotated[list[ReceiptFigures], Field(min_length=1)]
-    """One for each context."""
-    by: Text | None = None
-    """Who measured, if they want to be named."""
+    measured: Annotated[list[ReceiptFigures], Field(min_length=1)]  # one for each context
+    by: Text | None = None  # who measured, if they want to be named
     created: AwareDatetime
     builder: Text
 

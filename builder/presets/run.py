@@ -21,13 +21,7 @@ from uuid import uuid4
 from builder.build.record import newest_good
 from builder.checks.server import NotServingError, Server, ServerClient
 from builder.core import sizes
-from builder.core.errors import (
-    BuilderError,
-    BusyError,
-    FitError,
-    UntriedError,
-    WorldError,
-)
+from builder.core.errors import BuilderError, BusyError, FitError, UntriedError, WorldError
 from builder.core.files import too_full
 from builder.core.log import Log, duration
 from builder.core.parallel import lines_of
@@ -50,8 +44,7 @@ from simulator import gguf
 
 # A service started in the engine: followed until it is healthy, removed where it fails.
 
-LABEL_RUN = "builder.run"
-"""The label of a container: the identity of its run."""
+LABEL_RUN = "builder.run"  # the label of a container: the identity of its run
 LABEL_START = "builder.start"
 """The label of a container: the process that started it, by a name that no other has."""
 ENDED = {"exited", "dead"}
@@ -60,8 +53,7 @@ HINTS = {
     "port is already allocated": "choose another one: --port N",  # moby, portallocator
     "address already in use": "choose another one: --port N",
     "is already in use by container": "another `builder run` started it at the same time",
-}
-"""The next step, by a part of Docker's message."""
+}  # the next step, by a part of Docker's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +110,7 @@ def start_service(
 ) -> float:
     """Start a service, and show its log until its health page answers; the seconds that it took.
 
-    It then runs on.  Raises ``UntriedError`` where the engine cannot start it, or it ends or is not
-    healthy within ``seconds``, with ``hint`` as the next step; ``BusyError`` where a container has
-    its name.  The container is removed then, and on an interrupt; the container of another process
-    never is.
+    It then runs on.
     """
     name, token = service.name, uuid4().hex
     found = existing(name)
@@ -162,8 +151,7 @@ def wait_until_healthy(
 ) -> float:
     """Show the log of a service's container until its health page answers; the seconds it took.
 
-    ``lines``: of the log so far.  Raises ``UntriedError``, with ``hint`` as the next step, where
-    it ends or is not healthy within ``seconds``.
+    ``lines``: of the log so far.
     """
     container = Container(service.name)
     server = Server(container, ServerClient(service.url), replace(flavor, health=service.health))
@@ -192,7 +180,6 @@ def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
 
 
 def _pass_on(lines: Iterable[str], log: Log) -> int:
-    """How many lines there were."""
     passed = 0
     for line in lines:
         log(f"  {line.rstrip()}")
@@ -216,12 +203,12 @@ NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 def require(name: str, faults: Sequence[BuilderError]) -> None:
     """Raise ``WorldError`` with all faults, each with its next step, if there are any."""
     if faults:
-        lines = [": ".join(filter(None, (each.what, each.why))) for each in faults]
-        lines = [
-            f"{text}\n  -> {each.hint}" if each.hint else text
-            for text, each in zip(lines, faults, strict=True)
+        texts = [
+            ": ".join(filter(None, (each.what, each.why)))
+            + (f"\n  -> {each.hint}" if each.hint else "")
+            for each in faults
         ]
-        raise WorldError(f"{name} cannot run here", "\n".join(lines))
+        raise WorldError(f"{name} cannot run here", "\n".join(texts))
 
 
 def question_of(job: Launch) -> Question:
@@ -333,11 +320,8 @@ def port_faults(service: Service) -> Iterator[BuilderError]:
         try:
             probe.bind((HOST, service.published))
         except OSError as error:
-            yield WorldError(
-                f"port {service.published} of {HOST} cannot be used",
-                error.strerror or "",
-                "choose another one: --port N",
-            )
+            what = f"port {service.published} of {HOST} cannot be used"
+            yield WorldError(what, error.strerror or "", "choose another one: --port N")
 
 
 def refusal(job: Launch, card: str) -> FitError | None:
@@ -383,8 +367,7 @@ def _trained(model: Path | None) -> int:
 CORE_SECONDS = 7.4
 """For one compile step: 339, 368 and 464 steps took 22, 21 and 29 minutes on two cores
 (docs/measurements.md)."""
-REST = 60
-"""Seconds of a build beside its compile steps: sources, image, checks."""
+REST = 60  # seconds of a build beside its compile steps: sources, image, checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,10 +459,8 @@ def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError
 def _flavor_of(run: Run) -> ApiFlavor:
     serve = families.serve_of(run.recipe)
     if serve is None:
-        raise UntriedError(
-            f"{run.recipe.name} does not say which API its server has",
-            hint="name it in the recipe: api_flavor in [serve]",
-        )
+        what = f"{run.recipe.name} does not say which API its server has"
+        raise UntriedError(what, hint="name it in the recipe: api_flavor in [serve]")
     return API_FLAVORS[serve.api_flavor]
 
 
@@ -505,7 +486,6 @@ def _obtained(images: Images, image: RunImage, build: Callable[[str], object]) -
 
 
 def _to_obtain(job: Launch, images: Images, image: RunImage) -> Iterator[str]:
-    """The build or the pull of the image; nothing where Docker has it."""
     if image.what:
         took = build_time(job.catalog, job.run.recipe, job.settings)
         yield f"build {images.tagged}, {took}; {image.what}"
@@ -552,11 +532,7 @@ def _space(job: Launch, image: RunImage, files: Located) -> Iterator[tuple[Path,
 
 
 def running_already(service: Service, there: Found, port: int | None, image: RunImage) -> Service:
-    """The service of a container that runs, at its own port; ``port`` is the requested one.
-
-    Raises ``BusyError`` where the container belongs to another run, or its image is not the
-    requested one, or not of the recipe as it is now.
-    """
+    """The service of a container that runs, at its own port; ``port`` is the requested one."""
     if not there.running:
         why = f"it is {there.status}"
     elif there.run != identity(service):

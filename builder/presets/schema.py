@@ -45,8 +45,7 @@ from builder.recipes.fields import (
 from simulator.work import Work, WorkPath
 
 M = TypeVar("M", bound=BaseModel)
-TRIALS = "trials"
-"""The directory of what images showed without a GPU."""
+TRIALS = "trials"  # the directory of what images showed without a GPU
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
 """The tables of models, by the placeholders of their files in arguments."""
 
@@ -57,8 +56,7 @@ Positive = Annotated[float, Field(gt=0)]
 Level = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
-UNITS = {"MB": 10**6, "MiB": 1 << 20, "GB": 10**9, "GiB": 1 << 30}
-"""Bytes of the units of sources."""
+UNITS = {"MB": 10**6, "MiB": 1 << 20, "GB": 10**9, "GiB": 1 << 30}  # bytes of the units of sources
 
 
 class Memory(Model):
@@ -245,21 +243,15 @@ class ContextUse:
 class PresetUse:
     """The use of a simulated card by the server of a preset; sizes are bytes."""
 
-    identity: str
-    """``Preset.identity`` of the preset that was tried."""
-    context: int
-    """Tokens; 0: the engine's default."""
+    identity: str  # ``Preset.identity`` of the preset that was tried
+    context: int  # tokens; 0: the engine's default
     card: str
     cards: int
-    memory: int
-    """Sum of all cards."""
+    memory: int  # sum of all cards
     peak: int
-    own: int
-    """The memory of the CUDA contexts, part of the peak."""
-    by_kind: Mapping[str, int]
-    """Memory at the peak: weights, KV cache, compute, projector, other."""
-    smaller: ContextUse | None = None
-    """The same with a smaller context; None: it was not tried."""
+    own: int  # the memory of the CUDA contexts, part of the peak
+    by_kind: Mapping[str, int]  # memory at the peak: weights, KV cache, compute, projector, other
+    smaller: ContextUse | None = None  # the same with a smaller context; None: it was not tried
     paths: tuple[WorkPath, ...] = ()
     filled: int = 0
     """Tokens of the prompts that filled the context; 0: none were sent, or not all were

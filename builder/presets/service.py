@@ -24,14 +24,11 @@ from builder.recipes.schema import Recipe
 from simulator.gguf import PART as SPLIT
 from simulator.gguf import parts_of
 
-HOST = "127.0.0.1"
-"""The address that a service is published on: an engine asks for no password."""
-LOADING = 900
-"""Seconds to load the weights of a model."""
+HOST = "127.0.0.1"  # the address that a service is published on: an engine asks for no password
+LOADING = 900  # seconds to load the weights of a model
 RESTART = "on-failure:3"
 """A container without a usable GPU ends with 78 at once: no policy without a limit stops that."""
-STOP = 30
-"""Seconds between SIGTERM and SIGKILL: the answers under way come to their end."""
+STOP = 30  # seconds between SIGTERM and SIGKILL: the answers under way come to their end
 SHARED = "2g"
 """Shared memory for tensor parallelism (vLLM, "Using Kubernetes"): 64 MB, Docker's own, end it."""
 PARALLEL = "--tensor-parallel-size"
@@ -42,8 +39,7 @@ OPTIONS_OF_PLACES = {
     "draft": "--draft",
     "mmproj": "--mmproj",
     "context": "--context",
-}
-"""The options of ``builder run`` that name the files of a server and the size of its context."""
+}  # the options of ``builder run`` that name the files of a server and the size of its context
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +87,7 @@ class Service:
     """A container that serves a model, with the reason for each of its settings."""
 
     name: str  # name of the container: a DNS label of at most ``LONGEST_NAME`` characters
-    run: str
-    """Name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"."""
+    run: str  # name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"
     title: str
     image: str
     arguments: tuple[ServiceOption, ...]
@@ -269,16 +264,12 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
     given = [*files.places, *(["context"] if run.context is not None else [])]
     for name in given:
         if f"{{{name}}}" not in known and not any(f"{{{name}}}" in word for word in own):
-            raise RecipeError(
-                f"{run.name} takes no {OPTIONS_OF_PLACES[name]}",
-                f"builder knows no option for it of {recipe.name}",
-                "leave it out, or give the engine's own option after --",
-            )
+            why = f"builder knows no option for it of {recipe.name}"
+            hint = "leave it out, or give the engine's own option after --"
+            raise RecipeError(f"{run.name} takes no {OPTIONS_OF_PLACES[name]}", why, hint)
     if run.preset is None and "{model}" in known and not files.places and not run.options:
-        raise RecipeError(
-            f"{run.name} needs a model",
-            hint="name it: --model FILE, or the engine's option after --",
-        )
+        hint = "name it: --model FILE, or the engine's option after --"
+        raise RecipeError(f"{run.name} needs a model", hint=hint)
 
 
 def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
@@ -353,8 +344,7 @@ def _reasons() -> dict[str, dict[str, str]]:
 # The models directory has the paths of the Hub: ``OWNER/NAME/FILE``, as
 # ``hf download OWNER/NAME FILE --local-dir DIRECTORY/OWNER/NAME`` writes them.
 
-DIRECTORY = "/models"
-"""The models directory in a container."""
+DIRECTORY = "/models"  # the models directory in a container
 UNKNOWN = {"model": "MODEL.gguf", "draft": "DRAFT.gguf", "mmproj": "MMPROJ.gguf"}
 """Stand for files whose names nobody knows yet."""
 UNFINISHED = (".part", ".incomplete")

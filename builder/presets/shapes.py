@@ -28,8 +28,7 @@ from builder.recipes.fields import Model, Text
 
 TINY = "tiny"  # the folder of shapes that stand for no published model
 Value = str | bool | int | float | list[bool] | list[int] | list[float]
-Dimensions = tuple[int, ...]
-"""A tensor's, in ggml's order: the length of a row first."""
+Dimensions = tuple[int, ...]  # a tensor's, in ggml's order: the length of a row first
 Count = Annotated[int, Field(gt=0)]
 T = TypeVar("T")
 
@@ -267,8 +266,7 @@ STEADY = 0.74
 """Part of the bandwidth that vLLM reaches, and llama.cpp for one token of a dense model."""
 UNEVEN = 0.35
 """Part of the bandwidth that llama.cpp and its forks reach with experts or with drafts."""
-FIXED = 2.1e-3
-"""Seconds of a step beside the bytes."""
+FIXED = 2.1e-3  # seconds of a step beside the bytes
 INTERVAL = (0.83, 1.35)
 """Nine of ten published speeds are between these multiples of the computed speed."""
 FILLED = 1000

@@ -84,8 +84,8 @@ def _model_download(url: str, folder: Path, patch: pytest.MonkeyPatch) -> object
 
 
 def _model_header(url: str, *_: object) -> object:
-    with Location(f"{url}/a.gguf", "a.gguf").opened() as opened:
-        return opened.stream.read(1)
+    with Location(f"{url}/a.gguf", "a.gguf").opened() as (stream, _):
+        return stream.read(1)
 
 
 def _registry(url: str, *_: object) -> object:
