@@ -52,7 +52,7 @@ def require_key(key: str, work: Path) -> None:
 
 
 def public_key(key: str, work: Path) -> Path:
-    """The public key of a signing key, as a PEM file in ``work``.  Raises ``WorldError``."""
+    """The public key of a signing key, as a PEM file in ``work``."""
     return _written(work, "cosign.pub", _public_key(key))
 
 
@@ -68,7 +68,7 @@ def _written(work: Path, name: str, content: bytes) -> Path:
 
 
 def sign_text(text: str, key: str, work: Path) -> str:
-    """The signature (base64) of a text.  Raises ``WorldError`` where cosign cannot sign."""
+    """The signature (base64) of a text."""
     file = _written(work, "text", text.encode())
     signing = ("sign-blob", "--yes", "--tlog-upload=false", f"--key={key}", str(file))
     return _run(signing, "sign a verdict").decode().strip()
@@ -77,7 +77,7 @@ def sign_text(text: str, key: str, work: Path) -> str:
 def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
     """Whether a signature (base64) of a text is by a public key, which is a file or a key URI.
 
-    A damaged signature is not.  Raises ``WorldError`` where the key cannot be read.
+    A damaged signature is not.
     """
     file = _written(work, "text", text.encode())
     stored = _written(work, "signature", signature.encode())

@@ -239,7 +239,7 @@ def _parts(repository: str) -> tuple[str, str]:
 
 
 def checked(model: type[Model], content: bytes) -> Model:
-    """Parse the JSON of a good response as that model.  Raises ``FetchError``."""
+    """Parse the JSON of a good response as that model."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:

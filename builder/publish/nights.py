@@ -105,7 +105,7 @@ def compared(repository: Repository, run: NightlyRun) -> NightlyRun:
     """The run; if its new image spills more than the image of the last good run, its reason says
     so.
 
-    Runs that cannot be read are not compared with.  Raises ``FetchError``.
+    Runs that cannot be read are not compared with.
     """
     if run.outcome != "moved" or run.kernels is None:
         return run
@@ -121,8 +121,7 @@ def compared(repository: Repository, run: NightlyRun) -> NightlyRun:
 def write(repository: Repository, run: NightlyRun) -> None:
     """Add a run to the runs of its channel; a file that cannot be read is started anew.
 
-    The registry may be public: the reason names no path of this machine.  Raises
-    ``RegistryError``, ``FetchError``.
+    The registry may be public: the reason names no path of this machine.
     """
     try:
         known = nightly_runs(repository, run.channel)

@@ -101,7 +101,7 @@ def survey(repository: Repository, channel: str, trust: Trust) -> list[SurveyedI
 
     A tag of an attachment is no image: it belongs to the image that it is attached to.  Docker Hub
     counts each manifest that is fetched as a pull, so few are: an attachment is read only where its
-    descriptor does not name its type.  Raises ``RegistryError``, ``FetchError``.
+    descriptor does not name its type.
     """
     tags = repository.tags()
     by_subject: dict[str, list[str]] = {}
@@ -122,17 +122,15 @@ def survey(repository: Repository, channel: str, trust: Trust) -> list[SurveyedI
         built = [built_at(listed, subject) for subject, listed in entries.items()]
         created = None
         if any(is_nightly(tag, channel, ()) for tag in named):
-            created = _earliest(built) or _earliest(
-                _created(repository, each) for each in manifests.values()
-            )
+            labels = (_created(repository, each) for each in manifests.values())
+            # Labels are fetched only where there is no verdict: each may be a pull.
+            created = min(filter(None, built), default=None)
+            created = created or min(filter(None, labels), default=None)
         attached_tags = [tag for subject in entries for tag in by_subject.get(subject, ())]
         kinds = [str(each.get("artifactType")) for listed in entries.values() for each in listed]
         kinds += [kind for each in found.values() if each is not None for kind in _kinds(each)]
-        notes = (
-            note
-            for subject, listed in entries.items()
-            for note in notes_in(listed, subject, repository.path, trust)
-        )
+        path, listings = repository.path, entries.items()
+        notes = [note for of, listed in listings for note in notes_in(listed, of, path, trust)]
         images.append(
             SurveyedImage(
                 digest,
@@ -202,7 +200,7 @@ class _AttachmentReader:
 
         A registry may fail to answer for one manifest, whose referrers would then be missed.  So
         the API is taken for absent only where a tag keeps a list instead, and a registry that
-        answers for one manifest has to answer for all.  Raises ``RegistryError``.
+        answers for one manifest has to answer for all.
         """
         if self.lists is False:
             return None
@@ -227,8 +225,7 @@ def _with_parts(
 ) -> dict[str, Manifest]:
     """A manifest and, of an index, the manifests that it lists and the registry has, by digest.
 
-    ``known`` manifests are not fetched again.  Raises ``RegistryError`` where indexes list indexes
-    more than ``DEEPEST`` times.
+    ``known`` manifests are not fetched again.
     """
     found = {manifest.digest: manifest}
     level = [manifest]
@@ -247,10 +244,6 @@ def _with_parts(
     )
 
 
-def _earliest(dates: Iterable[datetime | None]) -> datetime | None:
-    return min(filter(None, dates), default=None)
-
-
 def _created(repository: Repository, manifest: Manifest) -> datetime | None:
     """When an image was created, by its label; None where it has none, or is no image."""
     try:
@@ -261,9 +254,9 @@ def _created(repository: Repository, manifest: Manifest) -> datetime | None:
 
 
 def _kinds(manifest: Manifest) -> list[str]:
-    parsed = manifest.parsed()
-    parts = [parsed.get("config") or {}, *(parsed.get("layers") or [])]
-    return [parsed.get("artifactType") or "", *(part.get("mediaType") or "" for part in parts)]
+    body = manifest.body
+    parts = (body.config, *(body.layers or ()))
+    return [body.artifactType or "", *(part.mediaType for part in parts if part)]
 
 
 # Decides which old nightlies of a channel are deleted: images that nothing refers to.
@@ -353,9 +346,7 @@ def plan_prune(
         reasons |= {digest: f"{tag} refers to it" for digest, tag in more.items()}
         stays |= more.keys()
     found = tuple(
-        NightlyImage(
-            image, tuple(tag for tag in image.tags if tag in nightly), reasons[image.digest]
-        )
+        NightlyImage(image, tuple(filter(nightly.__contains__, image.tags)), reasons[image.digest])
         for image in candidates
     )
     kept = frozenset(name for image in images if image.digest in stays for name in image.names)
@@ -368,13 +359,9 @@ def targets_of(images: Sequence[SurveyedImage], steps: int) -> dict[str, str]:
     by_digest = {image.digest: image for image in images}
 
     def notes_of(tag: str, digest: str) -> list[Note]:
-        image = by_digest.get(digest)
         # The notes of an index's images are among its own.
-        return [
-            each
-            for each in (image.notes if image else ())
-            if (each.move.tag, each.move.digest) == (tag, digest)
-        ]
+        notes = by_digest[digest].notes if digest in by_digest else ()
+        return [each for each in notes if (each.move.tag, each.move.digest) == (tag, digest)]
 
     found: dict[str, str] = {}
     for image in images:
@@ -406,28 +393,17 @@ def _needed(images: Sequence[SurveyedImage], stays: Collection[str]) -> dict[str
 
 
 def _freed(images: Sequence[SurveyedImage], stays: Collection[str]) -> int:
-    deleted: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     staying: set[str] = set()
     for image in images:
-        if image.digest in stays:
-            staying |= _sizes(image).keys()
-        else:
-            deleted |= _sizes(image)
-    return sum(size for digest, size in deleted.items() if digest not in staying)
-
-
-def _sizes(image: SurveyedImage) -> dict[str, int]:
-    """Sizes of an image, its parts and its attachments in bytes, by digest."""
-    found: dict[str, int] = {}
-    for digest, manifest in image.everything.items():
-        if manifest is None:
-            continue
-        parsed = manifest.parsed()
-        found[digest] = len(manifest.content)
-        for part in [parsed.get("config"), *(parsed.get("layers") or [])]:
-            if part:
-                found[part["digest"]] = part.get("size", 0)
-    return found
+        own: dict[str, int] = {}
+        for manifest in filter(None, image.everything.values()):
+            body = manifest.body
+            own[manifest.digest] = len(manifest.content)
+            own |= {part.digest: part.size for part in (body.config, *(body.layers or ())) if part}
+        sizes |= own
+        staying |= own.keys() if image.digest in stays else set()
+    return sum(size for digest, size in sizes.items() if digest not in staying)
 
 
 # The plan, carried out.
@@ -499,6 +475,7 @@ def delete(
     """
     fixed = {tag for each in plan.candidates for tag in each.tags}
     gone: dict[str, SurveyedImage] = {}
+    delete_one = partial(hub.delete_tag, repository.path) if hub else repository.delete
     for image in plan.deletions:
         # On Docker Hub, an image that has another tag keeps its manifest anyway.
         listed = [] if hub else images_among(repository.tags())
@@ -510,25 +487,18 @@ def delete(
         left = (each for each in plan.deletions if each.digest not in {image.digest, *gone})
         kept = plan.kept.union(*(each.names for each in left))
         attached = image.attached_tags if hub else [*image.attached][::-1]  # lists of others last
-        _delete(repository, [name for name in attached if name not in kept], hub)
+        for name in attached:
+            if name not in kept:
+                delete_one(name)
         if _tag_of(repository, image, [plan.channel], plan) is not None:
             log(f"{', '.join(image.tags)} stays, without its attachments: push it again")
             continue
         # An index before its images: a registry may refuse to delete what an index lists.
-        own = image.tags if hub else [each for each in image.manifests if each not in kept]
-        _delete(repository, own, hub)
+        for name in image.tags if hub else [each for each in image.manifests if each not in kept]:
+            delete_one(name)
         log(f"deleted {', '.join(image.tags)}")
         gone[image.digest] = image
     return tuple(tag for image in gone.values() for tag in image.tags)
-
-
-def _delete(repository: Repository, names: Iterable[str], hub: Hub | None) -> None:
-    """Delete manifests by digest, or on Docker Hub tags."""
-    for name in names:
-        if hub is not None:
-            hub.delete_tag(repository.path, name)
-        else:
-            repository.delete(name)
 
 
 def _tag_of(

@@ -161,28 +161,43 @@ OVER_BUDGET = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class PushTags:
-    """The tags that an image, or an index, is about to get."""
+    """The tags that an image, or an index, is about to get, and what they point to now.
 
-    repository: Repository
-    name: str
-    """The recipe's."""
-    tags: Tags
-    digest: str
-    """The image or the index that gets the tags."""
-    before: Mapping[str, str]
-    """The digest that each tag points to, in the order in which they are given; empty: none."""
+    ``known`` are the tags of the repository; others are not asked for.  ``there`` is the known
+    digest of the immutable tag.  Immutable and version tags are taken from another image only to
+    ``replace`` it.
+    """
 
-    @property
-    def others(self) -> dict[str, str]:
-        """The tags that point to another image, with its digest."""
-        return {tag: there for tag, there in self.before.items() if there not in {"", self.digest}}
-
-    @property
-    def replaced(self) -> dict[str, str]:
-        """Tags that do not move, unless there is a reason."""
-        return {tag: was for tag, was in self.others.items() if tag not in self.tags.moving}
+    def __init__(
+        self,
+        repository: Repository,
+        name: str,
+        tags: Tags,
+        digest: str,
+        known: Collection[str],
+        *,
+        replace: bool = False,
+        there: str = "",
+    ) -> None:
+        self.repository, self.name, self.tags, self.digest = repository, name, tags, digest
+        self.before = {
+            tag: repository.head_digest(tag) if tag in known else ""
+            for tag in (tags.immutable, *tags.versions, *tags.moving)
+            if tag != tags.immutable or not there
+        }
+        if there:
+            self.before = {tags.immutable: there, **self.before}
+        repository.require_clock()
+        self.others = {tag: was for tag, was in self.before.items() if was not in {"", digest}}
+        self.replaced = {tag: was for tag, was in self.others.items() if tag not in tags.moving}
+        if self.replaced and not replace:
+            taken = (f"{repository.name}:{tag} is {was}" for tag, was in self.replaced.items())
+            raise RegistryError(
+                f"{name} is not pushed: its tags are taken",
+                "\n".join([*taken, f"the image to push is {digest}"]),
+                "give the recipe another version, or replace the image: --replace --reason TEXT",
+            )
 
     @property
     def followed(self) -> dict[str, list[str]]:
@@ -196,11 +211,7 @@ class PushTags:
     def updates(
         self, new: Sequence[PlatformImage], budget: int | None, dropped: Collection[str] = ()
     ) -> dict[str, tuple[Update, ...]]:
-        """The updates to the new images, by the digest that tags point to now.
-
-        Raises ``RegistryError`` where one has more than ``budget`` megabytes, or a tag would lose a
-        platform that is not in ``dropped``.
-        """
+        """The updates to the new images, by the digest that tags point to now."""
         found = {}
         log = self.repository.log
         for was, tags in self.followed.items():
@@ -219,7 +230,6 @@ class PushTags:
         """The notes of the moves, to be attached before the tags are given.
 
         A new immutable or version tag needs none.  ``entries`` are the referrers of the image.
-        Raises ``RegistryError``, ``FetchError``; ``WorldError`` where a note cannot be signed.
         """
         noted = [*notes_in(entries, self.digest, self.repository.path, trust)]
         version = self.tags.immutable.rpartition("-")[0]
@@ -236,8 +246,7 @@ class PushTags:
     def give(self, read: Callable[[], Manifest]) -> tuple[str, ...]:
         """Give the tags, the immutable one first; they are returned.
 
-        ``read`` gives the manifest; it is not called where all tags point to it.  Raises
-        ``RegistryError``, also where somebody else has moved a tag meanwhile; ``FetchError``.
+        ``read`` gives the manifest; it is not called where all tags point to it.
         """
         given: list[str] = []
         try:
@@ -254,47 +263,11 @@ class PushTags:
         return tuple(given)
 
 
-def push_tags(
-    repository: Repository,
-    name: str,
-    tags: Tags,
-    digest: str,
-    known: Collection[str],
-    *,
-    replace: bool = False,
-    there: str = "",
-) -> PushTags:
-    """Look up the present images of the tags of a push; absent tags are not asked for.
-
-    ``known`` are the tags of the repository, ``there`` the known digest of the immutable tag.
-    Raises ``RegistryError``, also where immutable or version tags are taken and ``replace`` does
-    not allow it; ``FetchError``; ``WorldError`` where this machine's clock is wrong.
-    """
-    before = {}
-    for tag in (tags.immutable, *tags.versions, *tags.moving):
-        if tag == tags.immutable and there:
-            before[tag] = there
-        else:
-            before[tag] = repository.head_digest(tag) if tag in known else ""
-    repository.require_clock()
-    order = PushTags(repository, name, tags, digest, before)
-    if order.replaced and not replace:
-        taken = (f"{repository.name}:{tag} is {there}" for tag, there in order.replaced.items())
-        raise RegistryError(
-            f"{name} is not pushed: its tags are taken",
-            "\n".join([*taken, f"the image to push is {digest}"]),
-            "give the recipe another version, or replace the image: --replace --reason TEXT",
-        )
-    return order
-
-
 # Images and their index: uploaded, attached to and signed.
 
-ZSTD = "+zstd"
-"""The end of a layer's media type (OCI image specification, "Image Layer Filesystem Changeset")."""
+ZSTD = "+zstd"  # of a layer's media type ("Image Layer Filesystem Changeset")
 REFUSED = ("MANIFEST_INVALID", "UNSUPPORTED", "415 ")
-"""Codes of the distribution specification ("Error Codes"), and a status, for a manifest that a
-registry does not take."""
+"""Codes ("Error Codes") and a status for a manifest that a registry does not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,9 +299,6 @@ class Allowed:
     """Platforms that tags may lose."""
 
 
-NOTHING = Allowed()
-
-
 def push_image(
     session: BuildSession,
     plan: Plan,
@@ -336,7 +306,7 @@ def push_image(
     tags: Tags,
     recipe: Mapping[str, str],
     work: Path,
-    allowed: Allowed = NOTHING,
+    allowed: Allowed = Allowed(),
 ) -> Pushed:
     """Push the image of a record with its attachments, then give it its tags.
 
@@ -350,7 +320,7 @@ def push_image(
     answer; ``WorldError`` where the image cannot be signed, or this machine's clock is wrong; and
     like ``find_published`` and ``require_built_here``.
     """
-    run = _begin(session, plan, recipe, work, allowed)
+    run = _Run(session, plan, recipe, work, allowed)
     found = run.published(plan)
     if found is None:
         require_built_here(record)
@@ -363,28 +333,26 @@ def push_index(
     tags: Tags,
     recipe: Mapping[str, str],
     work: Path,
-    allowed: Allowed = NOTHING,
+    allowed: Allowed = Allowed(),
 ) -> Pushed:
     """Push the image of each platform, then their index, which gets the tags.
 
     Raises like ``push_image``; ``WorldError`` also where a platform has no verified image, here or
     in the registry.
     """
-    run = _begin(session, plans[0], recipe, work, allowed)
+    run = _Run(session, plans[0], recipe, work, allowed)
     repository, name, key = run.repository, plans[0].name, key_of_index(plans)
     sources = run.sources(plans)
     manifests: dict[str, Manifest] = {each.plan.platform: each.image.manifest for each in sources}
     index = image_index(manifests, plans[0].recipe.version, key)
     replace = allowed.replace is not None
-    order = push_tags(repository, name, tags, index.digest, run.known, replace=replace)
-    images = [each.image for each in sources]
-    updates = order.updates(images, run.budget(plans[0]), allowed.dropped)
+    order = PushTags(repository, name, tags, index.digest, run.known, replace=replace)
+    updates = order.updates([each.image for each in sources], run.budget(plans[0]), allowed.dropped)
     uploaded = 0
     for each in sources:
-        record = (each.there.record if each.there else None) or each.record
-        if record is not None:  # an image whose verdict a trusted key signed stays as it is
+        if each.record is not None:  # an image whose verdict a trusted key signed stays as it is
             only = Tags(each.plan.immutable_tag, (), ())
-            uploaded += run.push(each.plan, record, only, each.there, each.local).uploaded
+            uploaded += run.push(each.plan, each.record, only, each.there, each.local).uploaded
     if index.digest not in order.before.values():
         repository.put_manifest(index.digest, index)
     run.sign(index.digest)
@@ -437,16 +405,16 @@ def key_of_index(plans: Sequence[Plan]) -> str:
 
 def image_index(images: Mapping[str, Manifest], version: str, key: str) -> Manifest:
     """The index of images by platform, in that order; the same images give the same bytes."""
-    entries = []
-    for platform, image in images.items():
-        system, _, architecture = platform.partition("/")
-        entry = {
+    entries = [
+        {
             "mediaType": image.media_type,
             "digest": image.digest,
             "size": len(image.content),
             "platform": {"architecture": architecture, "os": system},
         }
-        entries.append(entry)
+        for platform, image in images.items()
+        for system, _, architecture in [platform.partition("/")]
+    ]
     content = {
         "schemaVersion": 2,
         "mediaType": INDEX,
@@ -464,7 +432,7 @@ class LocalImage:
     blobs: Blobs
 
     def config(self) -> Configuration:
-        """Its configuration.  Raises ``RegistryError``."""
+        """Its configuration."""
         config = self.manifest.body.config
         if config is None:
             return Configuration()
@@ -473,10 +441,7 @@ class LocalImage:
 
 
 def local_image(record: Record, work: Path) -> LocalImage:
-    """The image of a record; ``work`` is a directory for blobs that the engine has to save first.
-
-    Raises ``RegistryError`` where the engine no longer has the image.
-    """
+    """The image of a record; ``work`` is a directory for blobs that the engine saves first."""
     blobs = engine.blobs_of(record.references[0], work)
     file = blobs.file(record.digest)
     if not file.is_file():
@@ -524,16 +489,7 @@ class _Source:
     there: Verified | None
     record: Record | None
     """This machine's; None: it has no verified image of that key."""
-    local: LocalImage | None
-
-
-def _begin(
-    session: BuildSession, plan: Plan, recipe: Mapping[str, str], work: Path, allowed: Allowed
-) -> _Run:
-    require_signing(session.settings, work)
-    repository = open_repository(plan.repository, session.log)
-    known = frozenset(repository.tags())
-    return _Run(session, repository, known, recipe, allowed, trust_of(session.settings, work), work)
+    local: LocalImage | None = None
 
 
 def _folder(work: Path, plan: Plan) -> Path:
@@ -542,17 +498,22 @@ def _folder(work: Path, plan: Plan) -> Path:
     return folder
 
 
-@dataclass(frozen=True, slots=True)
 class _Run:
     """One push to a repository, whose tags are ``known``."""
 
-    session: BuildSession
-    repository: Repository
-    known: frozenset[str]
-    recipe: Mapping[str, str]
-    allowed: Allowed
-    trust: Trust
-    work: Path
+    def __init__(
+        self,
+        session: BuildSession,
+        plan: Plan,
+        recipe: Mapping[str, str],
+        work: Path,
+        allowed: Allowed,
+    ) -> None:
+        require_signing(session.settings, work)
+        self.session, self.recipe, self.work, self.allowed = session, recipe, work, allowed
+        self.repository = open_repository(plan.repository, session.log)
+        self.known = frozenset(self.repository.tags())
+        self.trust = trust_of(session.settings, work)
 
     def published(self, plan: Plan) -> Verified | None:
         """The registry's verified image of a key, unless it is to be replaced."""
@@ -586,7 +547,7 @@ class _Run:
         """Push one image; ``local`` is the engine's where it has been read."""
         repository, work = self.repository, _folder(self.work, plan)
         digest = found.digest if found else record.digest
-        order = push_tags(
+        order = PushTags(
             repository,
             record.recipe,
             tags,
@@ -646,7 +607,7 @@ class _Run:
                 manifest = _manifest(self.repository, there.digest)
                 config = configuration(self.repository, manifest)
                 image = PlatformImage(plan.platform, manifest, config)
-                found.append(_Source(plan, image, there, record, None))
+                found.append(_Source(plan, image, there, there.record or record))
             elif record is not None:
                 require_built_here(record)
                 local = local_image(record, _folder(self.work, plan))

@@ -45,7 +45,7 @@ def attach(
 ) -> str:
     """Attach an artifact of the type ``kind`` to an image; the artifact's digest.
 
-    An identical artifact is not attached again.  Raises ``RegistryError``, ``FetchError``.
+    An identical artifact is not attached again.
     """
     wanted = Attachment(kind, tuple(files), annotations)
     return attach_all(repository, subject, [wanted])[0]
@@ -54,7 +54,7 @@ def attach(
 def attach_all(
     repository: Repository, subject: Manifest, attachments: Sequence[Attachment]
 ) -> list[str]:
-    """Attach several artifacts to an image; their digests.  Raises like ``attach``.
+    """Attach several artifacts to an image; their digests.
 
     Where a tag keeps the list of referrers, it is read and written once.
     """
@@ -71,12 +71,12 @@ def attach_all(
 
 
 def store(repository: Repository, tag: str, kind: str, files: Sequence[AttachedFile]) -> None:
-    """Put an artifact without an image under a tag.  Raises like ``attach``."""
+    """Put an artifact without an image under a tag."""
     repository.put_manifest(tag, _put_parts(repository, Attachment(kind, tuple(files)), None))
 
 
 def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
-    """The files of an artifact.  Raises ``RegistryError``, ``FetchError``."""
+    """The files of an artifact."""
     return [
         AttachedFile(
             (layer.annotations or {}).get(TITLE, ""),

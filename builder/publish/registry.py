@@ -55,11 +55,11 @@ class Manifest:
 
     @property
     def body(self) -> Body:
-        """Its checked content.  Raises ``RegistryError`` where it is damaged."""
+        """Its checked content."""
         return transport.checked(Body, self.content, f"the manifest {self.digest}")
 
     def parsed(self) -> dict[str, Any]:
-        """Its JSON, unchanged, after the check as a ``Body``.  Raises ``RegistryError``."""
+        """Its JSON, unchanged, after the check as a ``Body``."""
         return transport.json_object(self.content, Body, f"the manifest {self.digest}")
 
 
@@ -80,7 +80,7 @@ class Repository:
         """Digests of blobs that the registry is known to have."""
 
     def manifest(self, reference: str) -> Manifest | None:
-        """The manifest of a tag or a digest, or None.  Raises ``RegistryError``, ``FetchError``."""
+        """The manifest of a tag or a digest, or None."""
         response = self._http.request(
             "GET", f"manifests/{reference}", ACCEPT, limit=LARGEST_MANIFEST
         )
@@ -91,10 +91,7 @@ class Repository:
         return Manifest(response.content, kind)
 
     def resolve(self, reference: str) -> str:
-        """The digest of a tag, from its manifest; empty where there is no such tag.
-
-        Raises like ``manifest``.
-        """
+        """The digest of a tag, from its manifest; empty where there is no such tag."""
         found = self.manifest(reference)
         return found.digest if found else ""
 
@@ -102,7 +99,7 @@ class Repository:
         """The digest of a tag, from a HEAD request; empty where there is no such tag.
 
         Docker Hub counts a GET of a manifest as a pull, a HEAD not (docs.docker.com, "Docker Hub
-        pull usage and limits").  Raises like ``manifest``.
+        pull usage and limits").
         """
         response = self._http.request("HEAD", f"manifests/{reference}", ACCEPT)
         if response is None:
@@ -197,10 +194,7 @@ class Repository:
             self._http.send("DELETE", url, push=True)
 
     def put_blob(self, digest: str, file: Path) -> bool:
-        """Upload a file unless the registry has it; whether it was uploaded.
-
-        Raises ``RegistryError``, ``FetchError``.
-        """
+        """Upload a file unless the registry has it; whether it was uploaded."""
         size = file.stat().st_size
         name = f"{digest[:19]} ({sizes.shown(size)})"
         with file.open("rb") as stream:
@@ -251,10 +245,7 @@ class Repository:
         return sent
 
     def put_manifest(self, reference: str, manifest: Manifest) -> bool:
-        """Put a manifest under a tag or its digest; whether the registry lists it as a referrer.
-
-        Raises ``RegistryError``, ``FetchError``.
-        """
+        """Put a manifest under a tag or its digest; whether the registry lists it as a referrer."""
         put = self._put_known(lambda: required(self._put(reference, manifest), 201), reference)
         return "OCI-Subject" in put.headers
 
@@ -333,7 +324,7 @@ class Repository:
 
 
 def blobs_of(manifest: Manifest) -> Iterator[str]:
-    """The digests of a manifest's configuration and layers.  Raises ``RegistryError``."""
+    """The digests of a manifest's configuration and layers."""
     body = manifest.body
     for part in (body.config, *(body.layers or ())):
         if part is not None:

@@ -77,7 +77,7 @@ def remote_image(repository: Repository, reference: str) -> RemoteImage | None:
 
 
 def described(repository: Repository, manifest: Manifest) -> RemoteImage:
-    """The image or the index of a manifest.  Raises like ``remote_image``."""
+    """The image or the index of a manifest."""
     return of_images(manifest, images_in(repository, manifest))
 
 
@@ -184,8 +184,7 @@ def updates_of(
     """The updates from the image or index ``before`` (a digest; empty: none) of some tags.
 
     One for each of the new images; none for a platform without an image before: a tag can also be
-    moved away from an image that cannot be read, and the log says so.  Raises ``FetchError``;
-    ``RegistryError`` where the tags would lose a platform that is not in ``dropped``.
+    moved away from an image that cannot be read, and the log says so.
     """
     known: tuple[PlatformImage, ...] = ()
     if before:

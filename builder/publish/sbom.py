@@ -196,36 +196,29 @@ def installed(reference: str, work: Path) -> Dpkg | None:
     except UntriedError as error:
         if not ABSENT.search(error.why):
             raise
-    found = [_text(file) for file in (status, release)]
-    return parse_dpkg(found[0], found[1] or "") if found[0] is not None else None
-
-
-def _text(copy: Path) -> str | None:
-    return copy.read_text("utf-8", errors="replace") if copy.exists() else None
+    copies = (status, release)
+    found = [file.read_text("utf-8", errors="replace") if file.exists() else "" for file in copies]
+    return parse_dpkg(*found) if status.exists() else None
 
 
 def parse_dpkg(status: str, release: str) -> Dpkg:
     """The database, from the texts of /var/lib/dpkg/status and os-release."""
     variables = dict(assignments(release))
-    return Dpkg(
-        variables.get("ID", "debian"),
-        variables.get("VERSION_ID", ""),
-        tuple(sorted(_packages(status))),
-    )
-
-
-def _packages(status: str) -> Iterator[Package]:
-    # Lines, because the library takes a string for a file name.
-    for entry in Packages.iter_paragraphs(status.splitlines(), use_apt_pkg=False):
+    packages = (
+        Package(
+            entry["Package"],
+            entry["Version"],
+            entry.get("Architecture", ""),
+            entry.source or entry["Package"],
+            str(entry.source_version),
+        )
+        # Lines, because the library takes a string for a file name.
+        for entry in Packages.iter_paragraphs(status.splitlines(), use_apt_pkg=False)
         # Wanted, flag, state (dpkg-query(1)); removed packages may still have configuration files.
-        if entry.get("Status", "").split()[2:] == ["installed"]:
-            yield Package(
-                entry["Package"],
-                entry["Version"],
-                entry.get("Architecture", ""),
-                entry.source or entry["Package"],
-                str(entry.source_version),
-            )
+        if entry.get("Status", "").split()[2:] == ["installed"]
+    )
+    found = tuple(sorted(packages))
+    return Dpkg(variables.get("ID", "debian"), variables.get("VERSION_ID", ""), found)
 
 
 # The parts of an image, including parts that a scanner of its files cannot see.
@@ -344,20 +337,11 @@ def _base(base: BasePlan, digests: Mapping[str, str], shipped: bool) -> Iterator
         part = replace(part, properties={**part.properties, "builder:root": packages})
     yield part
     if base.base is None and base.root is not None and base.root.way == "registry":
-        yield _published(base.root.image, base.root.digest, shipped)
-
-
-def _published(image: str, digest: str, shipped: bool) -> Part:
-    """An image that another project publishes; ``digest`` may be empty: unknown."""
-    repository, _, tag = image.rpartition(":")
-    return Part(
-        "base",
-        repository,
-        tag,
-        image_purl("/".join(split(repository)), digest, tag),
-        {"sha256": digest.removeprefix("sha256:")} if digest else {},
-        shipped=shipped,
-    )
+        digest = base.root.digest
+        repository, _, tag = base.root.image.rpartition(":")
+        purl = image_purl("/".join(split(repository)), digest, tag)
+        known = {"sha256": digest.removeprefix("sha256:")} if digest else {}
+        yield Part("base", repository, tag, purl, known, shipped=shipped)
 
 
 def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
@@ -371,14 +355,9 @@ def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
         shipped = within and (each is plan or each.name in used)
         for context, files in each.packages.items():
             for file in files:
-                yield Part(
-                    "python",
-                    file.name,
-                    file.version,
-                    python_purl(file.name, file.version),
-                    {"sha256": file.sha256},
-                    shipped=shipped and _stays(each, context, file.name),
-                )
+                purl, digest = python_purl(file.name, file.version), {"sha256": file.sha256}
+                stays = shipped and _stays(each, context, file.name)
+                yield Part("python", file.name, file.version, purl, digest, shipped=stays)
 
 
 def _plans(plan: Plan, base_shipped: bool) -> Iterator[tuple[AnyPlan, bool]]:
@@ -404,19 +383,11 @@ def _stays(plan: AnyPlan, context: str, name: str) -> bool:
 def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     """The scripts of builder that the image contains, or that the build ran; of programs the
     sources."""
-    starts = bool(plan.recipe.start)
-    entrypoint = plan.entrypoint
-    kept = {*(["start.py"] if starts else []), *entrypoint}
-    for each, shipped in _plans(plan, base_shipped):
+    kept = {*(["start.py"] if plan.recipe.start else []), *plan.entrypoint}
+    for each, within in _plans(plan, base_shipped):
         for name, digest in {**each.scripts, **each.entrypoint}.items():
-            yield Part(
-                "script",
-                name,
-                "",
-                generic_purl(f"builder-{name}", ""),
-                {"sha256": digest},
-                shipped=shipped and name in kept,
-            )
+            purl, shipped = generic_purl(f"builder-{name}", ""), within and name in kept
+            yield Part("script", name, "", purl, {"sha256": digest}, shipped=shipped)
 
 
 def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
@@ -503,7 +474,6 @@ class Bill:
     """One image and its known contents."""
 
     repository: str
-    """Its name without a tag."""
     tag: str
     digest: str
     """``sha256:`` of its manifest."""
@@ -514,9 +484,7 @@ class Bill:
     properties: Mapping[str, str]
     engine: Part
     changes: tuple[SourceChange, ...]
-    """The changes of the engine's source, in order."""
     parts: tuple[Part, ...]
-    """All other parts, sorted."""
     gaps: tuple[str, ...]
     """Contents that are not listed, each in a sentence."""
 

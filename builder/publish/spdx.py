@@ -231,14 +231,11 @@ def _times(name: str, record: Record) -> dict[str, str]:
     started = datetime.fromisoformat(record.created).astimezone(UTC)
     stages = [record.seconds.get(f"{stage} {name}") for stage in ("fetch", "build")]
     known = [seconds for seconds in stages if seconds is not None]
-    found = {"startedOn": _timestamp(started)}
+    found = {"startedOn": f"{started:%Y-%m-%dT%H:%M:%SZ}"}
     if len(known) == len(stages):
-        found["finishedOn"] = _timestamp(started + timedelta(seconds=sum(known)))
+        finished = started + timedelta(seconds=sum(known))
+        found["finishedOn"] = f"{finished:%Y-%m-%dT%H:%M:%SZ}"
     return found
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _dependencies(bill: Bill) -> Iterator[dict[str, Any]]:
@@ -291,10 +288,7 @@ PROVENANCE = "application/vnd.in-toto+json"
 
 
 def documents_of(
-    plan: Plan,
-    record: Record,
-    packages: Dpkg | None,
-    builder: str = LOCAL,
+    plan: Plan, record: Record, packages: Dpkg | None, builder: str = LOCAL
 ) -> dict[str, str]:
     """The bill of materials of a verified image and its provenance: JSON texts by media type.
 
@@ -303,7 +297,4 @@ def documents_of(
     build machine.
     """
     made = bill_of(plan, record, packages)
-    return {
-        SPDX: to_json(made),
-        PROVENANCE: provenance_json(made, plan, record, builder),
-    }
+    return {SPDX: to_json(made), PROVENANCE: provenance_json(made, plan, record, builder)}

@@ -124,8 +124,7 @@ def new_note(
     """A move that is about to be made, and its note, signed where there is a key.
 
     The note is attached to the image before the tag moves, so that no move lacks one: it counts
-    once the tag points there.  ``taken`` are the notes of the tag on its new image.  Raises
-    ``RegistryError``, ``FetchError``, ``WorldError``.
+    once the tag points there.  ``taken`` are the notes of the tag on its new image.
     """
     last = last_note(repository, wanted.tag, wanted.before, trust)
     past = last.moves[:PAST] if last else ()
@@ -150,10 +149,7 @@ def new_note(
 
 
 def last_note(repository: Repository, tag: str, digest: str, trust: Trust) -> Note | None:
-    """The note of the move that brought a tag to the image ``digest``; None: it is not noted.
-
-    Raises ``RegistryError``, ``FetchError``.
-    """
+    """The note of the move that brought a tag to the image ``digest``; None: it is not noted."""
     return _newest(notes_of_tag(repository, tag, digest, trust)) if digest else None
 
 
@@ -173,7 +169,7 @@ def notes_in(
 ) -> Iterator[Note]:
     """The notes of moves to an image that count, among the descriptors of its referrers.
 
-    ``path`` is the repository's.  Raises ``WorldError``.
+    ``path`` is the repository's.
     """
     for values in annotations_of(entries, MOVE):
         text, signature = str(values.get(TEXT, "")), str(values.get(SIGNATURE, ""))
@@ -187,19 +183,13 @@ def notes_in(
 
 
 def past_moves(repository: Repository, tag: str, trust: Trust) -> tuple[Move, ...]:
-    """The last moves of a tag, newest first, all but the first one without reasons.
-
-    Raises ``RegistryError``, ``FetchError``.
-    """
+    """The last moves of a tag, newest first, all but the first one without reasons."""
     found = last_note(repository, tag, repository.head_digest(tag), trust)
     return found.moves if found else ()
 
 
 def moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
-    """The moves of a tag, newest first, as far as the registry has their notes.
-
-    Raises ``RegistryError``, ``FetchError``.
-    """
+    """The moves of a tag, newest first, as far as the registry has their notes."""
     return [each for each in _known_moves(repository, tag, trust) if each.created]
 
 
@@ -211,7 +201,7 @@ def _known_moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
 
 
 def reason_of(repository: Repository, move: Move, trust: Trust) -> str:
-    """The reason of a move; empty where its note is gone.  Raises like ``moves``."""
+    """The reason of a move; empty where its note is gone."""
     if move.created:
         return move.reason
     found = _with_number(notes_of_tag(repository, move.tag, move.digest, trust), move.number)

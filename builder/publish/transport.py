@@ -81,8 +81,7 @@ class _HelperLogin(JsonModel):
 def login_for(registry: str) -> Login | None:
     """The login for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.
 
-    ``DOCKERHUB_USERNAME`` and ``DOCKERHUB_TOKEN`` take precedence over Docker's store.  Raises
-    ``WorldError`` where these or the store cannot be read.
+    ``DOCKERHUB_USERNAME`` and ``DOCKERHUB_TOKEN`` take precedence over Docker's store.
     """
     if registry == HUB:
         user, token = _variable("DOCKERHUB_USERNAME"), _variable("DOCKERHUB_TOKEN")
@@ -123,7 +122,7 @@ def _config() -> _Config:
 
 
 def parse_config(content: bytes, file: Path) -> _Config:
-    """Parse Docker's configuration.  Raises ``WorldError`` where it is damaged."""
+    """Parse Docker's configuration."""
     try:
         return _Config.model_validate_json(content)
     except ValidationError as error:
@@ -136,7 +135,7 @@ def _unreadable(file: Path, why: str) -> WorldError:
 
 
 def stored_login(config: _Config, key: str) -> Login | None:
-    """The login in the configuration itself, or None.  Raises ``WorldError``."""
+    """The login in the configuration itself, or None."""
     entry = (config.auths or {}).get(key)
     try:
         decoded = base64.b64decode((entry.auth if entry else None) or "", validate=True).decode()
@@ -298,25 +297,25 @@ def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> M
 
 
 def json_object(content: bytes, model: type[BaseModel], what: str) -> dict[str, Any]:
-    """A JSON object, unchanged, after the check with that model.  Raises ``RegistryError``."""
+    """A JSON object, unchanged, after the check with that model."""
     checked(model, content, what)
     found: dict[str, Any] = from_json(content)
     return found
 
 
 def response_tags(response: Response, source: str) -> list[str]:
-    """A page of tags ("Listing Tags").  Raises ``RegistryError``."""
+    """A page of tags ("Listing Tags")."""
     return checked(_Tags, response.content, f"the list of tags of {source}").tags or []
 
 
 def referrers(response: Response, source: str) -> list[dict[str, Any]]:
-    """A page of descriptors, unchanged ("Listing Referrers").  Raises ``RegistryError``."""
+    """A page of descriptors, unchanged ("Listing Referrers")."""
     found = json_object(response.content, _Referrers, f"the list of referrers of {source}")
     return list(found.get("manifests") or [])
 
 
 def token(response: Response, source: str) -> str:
-    """The token of a response, or an empty text.  Raises ``RegistryError``."""
+    """The token of a response, or an empty text."""
     found = checked(_Grant, response.content, f"the token for {source}")
     return found.token or found.access_token or ""
 
@@ -335,8 +334,7 @@ def error_text(content: bytes) -> str:
 def required(response: Response, *statuses: int) -> Response:
     """The response, which has one of these statuses.
 
-    They are the specification's for the request ("Endpoints").  Raises ``WebError`` with the
-    registry's own explanation for any other.
+    They are the specification's for the request ("Endpoints").
     """
     if response.status not in statuses:
         raise response.error(error_text(response.content))
@@ -362,16 +360,13 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def upload_address(response: Response, source: str) -> str:
-    """The address of a blob's upload ("POST then PUT").  Raises ``RegistryError``."""
+    """The address of a blob's upload ("POST then PUT")."""
     named = response.headers.get("Location", "")
     return _address(response, named, f"the upload address of {source}")
 
 
 def next_page(response: Response, source: str) -> str | None:
-    """The next page of a list (RFC 8288), or None.
-
-    Raises ``RegistryError`` where it is on another host.
-    """
+    """The next page of a list (RFC 8288), or None."""
     match = re.match(r'<([^>]*)>;\s*rel="?next"?', response.headers.get("Link", ""))
     if match is None:
         return None
@@ -428,10 +423,8 @@ class Authorization:
     def __init__(
         self, registry: str, base: str, client: Client, token_hosts: Collection[str]
     ) -> None:
-        self._registry = registry
-        self._origin = origin(base)
-        self._client = client
-        self._token_hosts = token_hosts
+        self._registry, self._origin = registry, origin(base)
+        self._client, self._token_hosts = client, token_hosts
         self._known: dict[str, str] = {}
         self.user = ""
         """The user of the login, once the registry has asked for one; empty without a login."""
@@ -452,11 +445,7 @@ class Authorization:
         return {"Authorization": known} if known and self.covers(url) else {}
 
     def authorize(self, response: Response, scope: str) -> bool:
-        """Respond to a 401; whether there is a login or token to repeat the request with.
-
-        Raises ``RegistryError`` where the login would be sent without TLS or the token is damaged,
-        ``WebError`` where the token server refuses.
-        """
+        """Respond to a 401; whether there is a login or token to repeat the request with."""
         kind, named = challenge(response.headers.get("WWW-Authenticate", ""))
         login, value = self._login, ""
         if kind == "basic" and login:
@@ -482,9 +471,7 @@ class Authorization:
     def _require_safe(self, realm: str) -> bool:
         """Whether the registry may name a realm's host, or the user allows it.
 
-        Raises ``RegistryError`` where it is not and there is a login to send; without one, any host
-        may issue a token, but none on this machine.  Both are sent over TLS; without it only on
-        this machine, for a registry on this machine.
+        Both are sent over TLS; without it only on this machine, for a registry on this machine.
         """
         try:
             parts = split_url(realm)
@@ -523,11 +510,9 @@ def certificate_of(registry: str) -> Path | None:
     It is where Docker expects it (https://docs.docker.com/engine/security/certificates/); a
     rootless engine uses the user's configuration directory (moby, registry/config_unix.go).
     """
-    for folder in (CERTIFICATES, user_config_path("docker") / "certs.d"):
-        file = folder / registry / "ca.crt"
-        if file.is_file():
-            return file
-    return None
+    folders = (CERTIFICATES, user_config_path("docker") / "certs.d")
+    files = (folder / registry / "ca.crt" for folder in folders)
+    return next(filter(Path.is_file, files), None)
 
 
 class Transport:
@@ -650,10 +635,7 @@ class UploadStream:
     """A file as a request's body, with lines about the progress; ``name`` is the blob's."""
 
     def __init__(self, stream: IO[bytes], size: int, transport: Transport, name: str) -> None:
-        self._stream = stream
-        self._size = size
-        self._transport = transport
-        self._name = name
+        self._stream, self._size, self._transport, self._name = stream, size, transport, name
         self._count = 0
         self._last_line = time.monotonic()
 

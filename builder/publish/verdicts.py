@@ -57,16 +57,13 @@ class Trust:
     trusted: tuple[str, ...]
     work: Path
 
-    def signature(self, text: str) -> str:
-        """The signature (base64) of a text; empty without a key."""
-        return cosign.sign_text(text, self.signing, self.work) if self.signing else ""
-
     def attachment(self, kind: str, name: str, text: str) -> Attachment:
         """An artifact with a text as its annotation ``name``, and the text's signature where there
         is a key."""
-        signature = self.signature(text)
-        signed = {f"{name}.signature": signature} if signature else {}
-        return Attachment(kind, annotations={name: text, **signed})
+        annotations = {name: text}
+        if self.signing:
+            annotations[f"{name}.signature"] = cosign.sign_text(text, self.signing, self.work)
+        return Attachment(kind, annotations=annotations)
 
     def accepts(self, text: str, signature: str) -> bool:
         """Whether a text counts: a trusted key signed it, or no key is configured."""
@@ -79,12 +76,12 @@ class Trust:
         """
         if not signature:
             return ""
-        keys = [(self.signing, "")] if self.signing else []
-        for key, public in [*keys, *((key, key) for key in self.trusted)]:
-            public = public or str(cosign.public_key(key, self.work))
+        if self.signing:
+            public = str(cosign.public_key(self.signing, self.work))
             if cosign.signed_by(text, signature, public, self.work):
-                return key
-        return ""
+                return self.signing
+        trusted = (key for key in self.trusted if cosign.signed_by(text, signature, key, self.work))
+        return next(trusted, "")
 
 
 UNSIGNED = Trust("", (), Path())
@@ -105,10 +102,7 @@ def require_signing(settings: Settings, work: Path) -> None:
 
 
 def verdict_on(kept: Record, trust: Trust) -> Attachment:
-    """The verdict of a record, to be attached to its image.
-
-    Raises ``SmokeError`` where it is bad, ``WorldError`` where signing fails.
-    """
+    """The verdict of a record, to be attached to its image."""
     if not kept.verdict.good:
         raise SmokeError(f"{kept.recipe} is not verified: its verdict cannot be signed")
     statement = Statement(
@@ -128,7 +122,7 @@ def verdict_signers(
 ) -> Iterator[str]:
     """The trusted key of each verdict on an image for one key and one contract; empty: none.
 
-    ``entries`` are the descriptors of its referrers.  Raises ``WorldError``.
+    ``entries`` are the descriptors of its referrers.
     """
     for found, values in _statements(entries, VERDICT, TEXT, Statement):
         if (found.digest, found.key, found.contract) == (digest, key, contract):

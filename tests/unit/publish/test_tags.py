@@ -7,7 +7,7 @@ import pytest
 from builder.core.errors import RegistryError
 from builder.publish import tags
 from builder.publish.attachments import RECIPE
-from builder.publish.push import push_tags
+from builder.publish.push import PushTags
 from builder.publish.referrers import AttachedFile, attach, attach_all
 from builder.publish.registry import Repository
 from builder.publish.tag_history import past_moves
@@ -55,7 +55,7 @@ def test_a_version_tag_that_was_replaced_once_does_not_move_by_that(
     for image in (second, third):
         wanted = Tags(f"1-{image.digest[7:19]}", ("stable",), ())
         known = repository.tags()
-        order = push_tags(repository, "x", wanted, image.digest, known, replace=True)
+        order = PushTags(repository, "x", wanted, image.digest, known, replace=True)
         attach_all(repository, image, order.notes((), "it was broken", {}, UNSIGNED))
         order.give(lambda image=image: image)  # type: ignore[misc]
         assert past_moves(repository, "stable", UNSIGNED)[0].by == "replacement"
@@ -70,7 +70,7 @@ def test_a_version_tag_that_was_replaced_once_does_not_move_by_that(
 def test_a_push_does_not_override_who_moved_a_tag_later(repository: Repository, moved: str) -> None:
     ours, theirs = put_image(repository, "ours"), put_image(repository, "theirs")
     wanted = Tags("1-0123456789ab", ("1",), ("latest",))
-    order = push_tags(repository, "x", wanted, ours.digest, repository.tags())
+    order = PushTags(repository, "x", wanted, ours.digest, repository.tags())
     repository.put_manifest(moved, theirs)  # by another machine
     with pytest.raises(RegistryError, match="was moved by another client") as caught:
         order.give(lambda: ours)
