@@ -404,11 +404,10 @@ def fetch_commits(plan: Plan, options: GatherOptions) -> None:
 
     Raises ``FetchError``; ``PatchError`` for a pull request or a range that is no branch.
     """
+    cache, log = options.cache, options.log
     with (
-        workspace(options.cache) as work,
-        closing(
-            Repositories(options.cache, work, options.log, offline=options.offline)
-        ) as repositories,
+        workspace(cache) as work,
+        closing(Repositories(cache, work, log, offline=options.offline)) as repositories,
     ):
         if isinstance(plan.source, GitCommit):
             repositories.pin(plan.source.url, plan.source.commit)
@@ -449,9 +448,8 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
     if isinstance(plan.root, BootstrappedRoot):
         sources = secrets.get("apt-sources")
         for install in plan.debian.installs:
-            debs = (
-                work / install.context / install.architecture if install.files is not None else None
-            )
+            locked_debs = work / install.context / install.architecture
+            debs = locked_debs if install.files is not None else None
             root = bootstrap(plan.root, install.architecture, work, log, sources=sources, debs=debs)
             root.rename(folder / root.name)
     text, wrapper = keeping_ptx(plan, work)

@@ -483,10 +483,8 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
         add.to + item.path.removeprefix(add.path): item for item in scratch.items(other, add.path)
     }
     if not found:
-        raise PatchError(
-            f"{planned.name} does not exist",
-            f"{add.commit} of {planned.url} has no {add.path}",
-        )
+        why = f"{add.commit} of {planned.url} has no {add.path}"
+        raise PatchError(f"{planned.name} does not exist", why)
     if there := [item.path for item in scratch.items(tree, add.to)]:
         raise PatchError(
             f"{planned.name} would replace existing files", ", ".join(there[:5]), "correct `to`"
@@ -616,16 +614,12 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
     tree = repositories.pin(planned.url, script.commit)
     program = repositories.scratch.file(tree, script.path)
     if program is None:
-        raise PatchError(
-            f"{planned.name} does not exist",
-            f"{script.commit} of {planned.url} has no file {script.path}",
-        )
+        why = f"{script.commit} of {planned.url} has no file {script.path}"
+        raise PatchError(f"{planned.name} does not exist", why)
     found = hashlib.sha256(program).hexdigest()
     if script.sha256 is not None and found != script.sha256:
-        raise PatchError(
-            f"{planned.name} differs from its pin",
-            f"expected sha256 {script.sha256}, got {found}",
-        )
+        why = f"expected sha256 {script.sha256}, got {found}"
+        raise PatchError(f"{planned.name} differs from its pin", why)
     return program
 
 
