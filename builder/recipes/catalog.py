@@ -187,17 +187,16 @@ def drafts_of(
     files: Iterable[Path], model: type[M], new: CatalogFile | None = None
 ) -> list[EntryDraft[M]]:
     """The TOML files of a folder, by name; ``new`` has the text of one that is not written."""
-    return [_draft(file, model, new) for file in sorted(files, key=attrgetter("stem"))]
-
-
-def _draft(file: Path, model: type[M], new: CatalogFile | None) -> EntryDraft[M]:
-    try:
-        text = new.text if new is not None and file == new.file else read_text(file)
-    except RecipeError as error:
-        unreadable = error.problems or (Problem(file, 1, "", error.why),)
-        return EntryDraft(file.stem, file, "", None, list(unreadable))
-    found, problems = parse(text, file, model)
-    return EntryDraft(file.stem, file, text, found, list(problems))
+    drafts = []
+    for file in sorted(files, key=attrgetter("stem")):
+        text, found = "", None
+        try:
+            text = new.text if new is not None and file == new.file else read_text(file)
+            found, problems = parse(text, file, model)
+        except RecipeError as error:
+            problems = error.problems or (Problem(file, 1, "", error.why),)
+        drafts.append(EntryDraft(file.stem, file, text, found, list(problems)))
+    return drafts
 
 
 def locks_of(recipe: Recipe | BaseRecipe) -> dict[str, str]:
@@ -264,16 +263,12 @@ class Catalog:
         return entry
 
     def _only_version_of(self, engine: str) -> Entry[Recipe] | BrokenEntry[Recipe] | None:
-        versions = [
-            entry
-            for entry in self.engines.values()
+        def is_of(entry: Entry[Recipe] | BrokenEntry[Recipe]) -> bool:
             # The engine of a file that cannot be parsed is not known, only the file's name.
-            if (
-                entry.recipe.engine == engine
-                if entry.recipe
-                else entry.name.startswith(f"{engine}-")
-            )
-        ]
+            recipe = entry.recipe
+            return recipe.engine == engine if recipe else entry.name.startswith(f"{engine}-")
+
+        versions = list(filter(is_of, self.engines.values()))
         if len(versions) > 1:
             names = ", ".join(sorted(entry.name for entry in versions))
             raise RecipeError(f"{engine} has several versions", names, "name one of them")

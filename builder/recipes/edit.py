@@ -141,14 +141,12 @@ def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) ->
 def _with_locks(recipe: Recipe, changes: Mapping[Keys, Any]) -> dict[Keys, Any]:
     """The changes, and the new names of lock files that have the name of the recipe."""
     name = f"{recipe.engine}-{changes.get(('version',), recipe.version)}"
-    return {
-        **changes,
-        **{
-            (table, "lock"): lock.replace(recipe.name, name)
-            for table, lock in locks_of(recipe).items()
-            if recipe.name in lock and name != recipe.name
-        },
+    locks: dict[Keys, Any] = {
+        (table, "lock"): lock.replace(recipe.name, name)
+        for table, lock in locks_of(recipe).items()
+        if recipe.name in lock and name != recipe.name
     }
+    return {**changes, **locks}
 
 
 def _names(recipe: Recipe) -> dict[Keys, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -205,15 +205,10 @@ DefineName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), PLAIN]
 
 
-def _scalar_kind(value: Any) -> str | None:
-    kinds = {bool: "bool", int: "int", str: "str"}
-    return kinds.get(type(value))
-
-
 DefineValue = Annotated[
     Annotated[bool, Tag("bool")] | Annotated[int, Tag("int")] | Annotated[Value, Tag("str")],
     Discriminator(
-        _scalar_kind,
+        lambda value: type(value).__name__,
         custom_error_type="scalar",
         custom_error_message="must be a string, a whole number, true or false",
     ),
@@ -289,20 +284,18 @@ def _below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield from _below(each)
 
 
-def _docstrings(model: type[BaseModel]) -> Mapping[str, str]:
+def _docstrings(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings below attributes, also of inherited ones, by the attribute's name."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
-        if each is not BaseModel and issubclass(each, BaseModel):
-            found |= _own_docstrings(each)
-    return found
-
-
-def _own_docstrings(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    (tree,) = ast.parse(inspect.getsource(model)).body
-    for before, after in pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
-        if not isinstance(before, ast.AnnAssign) or not isinstance(before.target, ast.Name):
+        if each is BaseModel or not issubclass(each, BaseModel):
             continue
-        text = after.value if isinstance(after, ast.Expr) else None
-        if isinstance(text, ast.Constant) and isinstance(text.value, str):
-            yield before.target.id, inspect.cleandoc(text.value)
+        (tree,) = ast.parse(inspect.getsource(each)).body
+        for pair in pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
+            match pair:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = inspect.cleandoc(text)
+    return found

@@ -337,11 +337,8 @@ def open_solver(
     or sources, ``FetchError`` where a list cannot be fetched or its signature is bad.
     """
     if shutil.which("apt-get") is None:
-        raise WorldError(
-            "Debian's packages are resolved with apt",
-            "apt-get is not installed",
-            "run this on Debian",
-        )
+        what = "Debian's packages are resolved with apt"
+        raise WorldError(what, "apt-get is not installed", "run this on Debian")
     if not sources:
         raise WorldError(
             "this machine has no package sources of Debian",
@@ -393,8 +390,8 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def _errors(text: str) -> str:
     # apt takes a name that it does not know for a pattern as well, and says so.
-    lines = [line for line in text.splitlines() if line and " by regex " not in line]
-    lines = [line for line in lines if " by glob " not in line]
+    pattern = re.compile(" by (?:regex|glob) ")
+    lines = [line for line in text.splitlines() if line and not pattern.search(line)]
     return "\n".join([line for line in lines if line.startswith("E:")] or lines[-5:])
 
 

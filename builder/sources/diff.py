@@ -57,7 +57,6 @@ OF_DIFF_R = re.compile(rb"diff (?:-[a-zA-Z]*r[a-zA-Z]*|--recursive) ")
 """A header of ``diff -r``, whose other lines say what it leaves out, in the user's language."""
 PARTS = {b"+", b"-", b" ", b"@", b"\\", b">"}
 NO_BLOB, EMPTY_BLOB = b"0000000", b"e69de29"
-NULL = "/dev/null"
 
 
 class NotADiffError(ValueError):
@@ -184,13 +183,9 @@ def matches(path: str, globs: Sequence[str]) -> bool:
 
 def without(files: Sequence[FileDiff], globs: Sequence[str]) -> tuple[list[FileDiff], list[str]]:
     """The files that match no glob, and the paths of the others."""
-    kept, left_out = [], []
-    for file in files:
-        if any(matches(path, globs) for path in file.paths):
-            left_out.append(file.path)
-        else:
-            kept.append(file)
-    return kept, left_out
+    out = [any(matches(path, globs) for path in file.paths) for file in files]
+    kept = [file for file, left in zip(files, out, strict=True) if not left]
+    return kept, [file.path for file, left in zip(files, out, strict=True) if left]
 
 
 def joined(files: Sequence[FileDiff]) -> bytes:
@@ -323,27 +318,14 @@ def _one_file(lines: list[bytes], start: int) -> tuple[int, FileDiff]:
             at += 2
     binary = at < len(lines) and lines[at].startswith((b"Binary files ", b"GIT binary patch"))
     if binary:
-        at = _after_binary(lines, at + 1)
+        at += 1
+        while at < len(lines) and BINARY_PART.match(lines[at]):  # an empty line ends each part
+            at = next((n + 1 for n in range(at, len(lines)) if not lines[n].strip()), len(lines))
     while at < len(lines) and (hunk := HUNK.match(lines[at])):
         at, parsed = _hunk(lines, at, hunk)
         hunks.append(parsed)
-    file = FileDiff(
-        names.get("old"),
-        names.get("new"),
-        tuple(modes),
-        binary,
-        tuple(hunks),
-        b"".join(lines[start:at]),
-        preimage,
-    )
-    return at, file
-
-
-def _after_binary(lines: list[bytes], at: int) -> int:
-    """The index after the parts of a binary change; an empty line ends each of them."""
-    while at < len(lines) and BINARY_PART.match(lines[at]):
-        at = next((n + 1 for n in range(at, len(lines)) if not lines[n].strip()), len(lines))
-    return at
+    old, new, text = names.get("old"), names.get("new"), b"".join(lines[start:at])
+    return at, FileDiff(old, new, tuple(modes), binary, tuple(hunks), text, preimage)
 
 
 def _hunk(lines: list[bytes], at: int, header: re.Match[bytes]) -> tuple[int, Hunk]:
@@ -399,11 +381,8 @@ def _header_names(line: bytes) -> tuple[str | None, str | None]:
         old, *new = (_name(found[0], strip=True) for found in QUOTED.finditer(rest + b' ""'))
         return (old, old) if new[:1] == [old] else (None, None)
     half = (len(rest) - 1) // 2
-    first = rest[:half]
-    if (
-        rest[half : half + 1] == b" "
-        and first.split(b"/", 1)[-1] == rest[half + 1 :].split(b"/", 1)[-1]
-    ):
+    first, between, second = rest[:half], rest[half : half + 1], rest[half + 1 :]
+    if between == b" " and first.split(b"/", 1)[-1] == second.split(b"/", 1)[-1]:
         name = _name(first, strip=True)
         return name, name
     return None, None
@@ -417,7 +396,7 @@ def _name(raw: bytes, *, strip: bool) -> str | None:
     elif strip:
         raw = raw.split(b"\t", 1)[0]  # diff(1) appends a date
     name = raw.decode("utf-8", "surrogateescape")
-    if name == NULL:
+    if name == "/dev/null":
         return None
     if strip:
         first, slash, rest = name.partition("/")
@@ -712,9 +691,8 @@ def _is_there(scratch: Scratch, tree: str, files: Sequence[FileDiff]) -> bool:
     for step in reversed(steps(files)):
         for file in step:
             lines = _lines(scratch, tree, file.new) or []
-            if not all(places(hunk.after, lines) for hunk in file.hunks):
-                return False
-            if not _has_mode(scratch, tree, file):
+            there = all(places(hunk.after, lines) for hunk in file.hunks)
+            if not (there and _has_mode(scratch, tree, file)):
                 return False
         try:
             tree = scratch.apply(tree, joined(step), "--reverse").tree
@@ -831,9 +809,7 @@ def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes]) -> Conflic
         if what != "equal":
             expected += map(_text, hunk.before[a:b])
             found += map(_text, actual[c:d])
+    begin = f"from line {where.start + 1}"
     if sorted(expected) == sorted(found):
-        return Conflict(
-            path, number, f"its lines are in another order, from line {where.start + 1}"
-        )
-    why = f"the lines differ, from line {where.start + 1}"
-    return Conflict(path, number, why, tuple(expected), tuple(found))
+        return Conflict(path, number, f"its lines are in another order, {begin}")
+    return Conflict(path, number, f"the lines differ, {begin}", tuple(expected), tuple(found))

@@ -136,9 +136,8 @@ def _unpack(
         if not archive.name.endswith(".whl"):
             inside = [path for path in folder.iterdir() if path.is_dir()]
             if len(inside) != 1:
-                raise FetchError(
-                    f"{archive.name} is not an sdist", "it has no single top directory"
-                )
+                why = "it has no single top directory"
+                raise FetchError(f"{archive.name} is not an sdist", why)
             top = inside[0]
         archives.subdirectory_of(top, source.subdirectory, archive.name).rename(target)
     finally:
@@ -205,8 +204,7 @@ def write_overlay(
 # had. Neither changes a byte of the image, so they are no part of the plan: the key has the
 # Dockerfile without them.
 
-WRAPPERS = "wrappers"
-"""The named context of both scripts."""
+WRAPPERS = "wrappers"  # the named context of both scripts
 SCRIPTS = ("ptxas", "counted")
 BUILD_STAGE = re.compile(r"^FROM (.*\bbase-devel) AS build$", re.MULTILINE)
 COMPILE = re.compile(r'^(RUN .*)\["/inside/jobs", ', re.MULTILINE)
@@ -219,18 +217,19 @@ MOUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """A build context that ``docker buildx build`` takes."""
+    """A build context that ``docker buildx build`` takes.
+
+    ``named`` are directories, or where images of the base are found; ``platforms`` ("linux/amd64")
+    are by stage that becomes an image.  ``epoch`` is the time of the newest input, in seconds since
+    1970: the time of the image.
+    """
 
     folder: Path
-    """Holds the Dockerfile, and the roots' tars where there are any."""
     named: Mapping[str, str]
-    """--build-context by name: a directory, or where an image of the base is found."""
     secrets: Mapping[str, Path]
     build_arguments: Mapping[str, str]
     platforms: Mapping[str, tuple[str, ...]]
-    """By stage that becomes an image: "linux/amd64"."""
     epoch: int
-    """The time of the newest input, in seconds since 1970: the time of the image."""
 
     @property
     def created(self) -> str:
@@ -394,10 +393,7 @@ class GatherOptions:
 
 
 def fetch(plan: AnyPlan, options: GatherOptions) -> None:
-    """Fetch the files of ``plan`` that have a digest into the cache: wheels and Debian packages.
-
-    Raises ``FetchError``.
-    """
+    """Fetch the files of ``plan`` that have a digest into the cache; raises ``FetchError``."""
     for locked in plan.packages.values():
         pypi.fetch(locked, options.cache, options.log, offline=options.offline)
     _debs_of(plan, options)
@@ -408,11 +404,10 @@ def fetch_commits(plan: Plan, options: GatherOptions) -> None:
 
     Raises ``FetchError``; ``PatchError`` for a pull request or a range that is no branch.
     """
+    cache, log = options.cache, options.log
     with (
-        workspace(options.cache) as work,
-        closing(
-            Repositories(options.cache, work, options.log, offline=options.offline)
-        ) as repositories,
+        workspace(cache) as work,
+        closing(Repositories(cache, work, log, offline=options.offline)) as repositories,
     ):
         if isinstance(plan.source, GitCommit):
             repositories.pin(plan.source.url, plan.source.commit)
@@ -453,9 +448,8 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
     if isinstance(plan.root, BootstrappedRoot):
         sources = secrets.get("apt-sources")
         for install in plan.debian.installs:
-            debs = (
-                work / install.context / install.architecture if install.files is not None else None
-            )
+            locked_debs = work / install.context / install.architecture
+            debs = locked_debs if install.files is not None else None
             root = bootstrap(plan.root, install.architecture, work, log, sources=sources, debs=debs)
             root.rename(folder / root.name)
     text, wrapper = keeping_ptx(plan, work)

@@ -240,15 +240,8 @@ def run(
     like to fetch.  Raises ``GitError``; ``WorldError`` if git is not installed, ``SpaceError`` on a
     full disk.
     """
-    process = _start(
-        repository,
-        arguments,
-        network=network,
-        stderr=subprocess.PIPE,
-        environment=environment,
-        inherit=inherit,
-    )
-    with process:
+    pipe = subprocess.PIPE
+    with _start(repository, arguments, network, pipe, environment, inherit) as process:
         try:
             output, messages = process.communicate(stdin)
         except BaseException:
@@ -268,7 +261,6 @@ def run(
 def _start(
     repository: Path,
     arguments: Sequence[str],
-    *,
     network: bool = False,
     stderr: int = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
@@ -535,9 +527,8 @@ class GitRepository:
 
     def tree_of(self, commit: str) -> str:
         """The tree of a commit."""
-        return self._read(
-            lambda reader: os.fsdecode(reader.get_object_header(f"{commit}^{{tree}}")[0])
-        )
+        name = f"{commit}^{{tree}}"
+        return self._read(lambda reader: os.fsdecode(reader.get_object_header(name)[0]))
 
     def time_of(self, commit: str) -> int:
         """When a commit was committed, in seconds since 1970."""

@@ -317,8 +317,14 @@ def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) ->
         hint = again if isinstance(planned.patch, FilePatch) else ""
         what = f"{piece.name} is not a diff that can be applied"
         raise PatchError(what, str(error), hint) from error
-    if planned.scope is not None:
-        _refuse_compiled(planned.scope, piece.name, files)
+    scope = planned.scope
+    if scope is not None and (compiled := diff.without(files, scope.compiled)[1]):
+        raise PatchError(
+            f"{piece.name} cannot overlay an installed package",
+            f"it changes compiled files: {', '.join(compiled)}",
+            f"build {scope.package} from source (a commit, the CUDA toolkit, and hours of "
+            "compiling), or use a release that has it; builder never applies a part of a patch",
+        )
     globs = planned.patch.leave_out
     kept, left = diff.without(files, globs)
     idle = [glob for glob in globs if not diff.without(files, [glob])[1]]
@@ -326,8 +332,8 @@ def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) ->
         log(f"{piece.name}: leave_out names no file of it: {', '.join(idle)}")
     if left:
         log(f"{piece.name}: left out by leave_out: {', '.join(left)}")
-    if planned.scope is not None:
-        kept, elsewhere = _package_part(planned.scope, piece.name, kept)
+    if scope is not None:
+        kept, elsewhere = _package_part(scope, piece.name, kept)
         left += elsewhere
         if elsewhere:
             names = ", ".join(elsewhere)
@@ -363,17 +369,6 @@ def _package_part(
             "set leave_out in the recipe, if the rest works without it",
         )
     return kept, left_out
-
-
-def _refuse_compiled(paths: PackagePaths, name: str, files: Sequence[FileDiff]) -> None:
-    _, found = diff.without(files, paths.compiled)
-    if found:
-        raise PatchError(
-            f"{name} cannot overlay an installed package",
-            f"it changes compiled files: {', '.join(found)}",
-            f"build {paths.package} from source (a commit, the CUDA toolkit, and hours of "
-            "compiling), or use a release that has it; builder never applies a part of a patch",
-        )
 
 
 # The diffs of each kind of patch.
@@ -414,10 +409,7 @@ def _require_ancestor(
 
 
 def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str) -> bytes:
-    """The diff between two walked commits.
-
-    Raises ``PatchError`` if it is empty.
-    """
+    """The diff between two walked commits; raises ``PatchError`` if it is empty."""
     repositories.changed_contents(url, old, new)
     text = repositories.scratch.diff(old, new)
     if not text:
@@ -491,10 +483,8 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
         add.to + item.path.removeprefix(add.path): item for item in scratch.items(other, add.path)
     }
     if not found:
-        raise PatchError(
-            f"{planned.name} does not exist",
-            f"{add.commit} of {planned.url} has no {add.path}",
-        )
+        why = f"{add.commit} of {planned.url} has no {add.path}"
+        raise PatchError(f"{planned.name} does not exist", why)
     if there := [item.path for item in scratch.items(tree, add.to)]:
         raise PatchError(
             f"{planned.name} would replace existing files", ", ".join(there[:5]), "correct `to`"
@@ -624,16 +614,12 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
     tree = repositories.pin(planned.url, script.commit)
     program = repositories.scratch.file(tree, script.path)
     if program is None:
-        raise PatchError(
-            f"{planned.name} does not exist",
-            f"{script.commit} of {planned.url} has no file {script.path}",
-        )
+        why = f"{script.commit} of {planned.url} has no file {script.path}"
+        raise PatchError(f"{planned.name} does not exist", why)
     found = hashlib.sha256(program).hexdigest()
     if script.sha256 is not None and found != script.sha256:
-        raise PatchError(
-            f"{planned.name} differs from its pin",
-            f"expected sha256 {script.sha256}, got {found}",
-        )
+        why = f"expected sha256 {script.sha256}, got {found}"
+        raise PatchError(f"{planned.name} differs from its pin", why)
     return program
 
 

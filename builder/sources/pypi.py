@@ -212,9 +212,7 @@ def find_release(file: PinnedFile, version: str | None, python: str) -> IndexFil
     kind, offered = _of_kind(_Index().page(file.name, file.version), file)
     finals = _finals(offered)
     wanted = version or (finals[max(finals)][0].version if finals else None)
-    of_version = [
-        package for package in offered if package.version == wanted and _digest_of(package)
-    ]
+    of_version = [each for each in offered if each.version == wanted and _digest_of(each)]
     best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
     if best is None or wanted is None:
         raise GoneError(
@@ -330,11 +328,9 @@ def _explained(name: str, version: str) -> Iterator[None]:
     try:
         yield
     except WebError as error:
-        raise FetchError(
-            f"cannot fetch {name} {version}".rstrip(),
-            cause(error),
-            "try again; `pip config list` shows which index is used",
-        ) from error
+        hint = "try again; `pip config list` shows which index is used"
+        what = f"cannot fetch {name} {version}".rstrip()
+        raise FetchError(what, cause(error), hint) from error
 
 
 def _parsed(project: str, response: Response) -> ProjectPage:
@@ -449,8 +445,5 @@ def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple
             )
         hint = TRUST if "certificate" in why else "try again"
         raise FetchError("cannot resolve the versions: the package index fails", why, hint)
-    return [
-        (match[1], match[2])
-        for line in done.stdout.splitlines()
-        if (match := PIN.match(line.strip()))
-    ]
+    pins = (PIN.match(line.strip()) for line in done.stdout.splitlines())
+    return [(pin[1], pin[2]) for pin in pins if pin]
