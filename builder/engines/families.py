@@ -164,11 +164,9 @@ class PythonWheels(BaseFamily):
             yield ("python", "nvcc"), 'needs the requirement "cuda-toolkit[nvcc]"'
 
     def packages(self, recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
-        """The wheels of its lock."""
         return {"wheels": native_lock(recipe, folder, platforms).runtime}
 
     def debian(self, recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
-        """The packages of its only stage."""
         return [running("runtime", "runtime", recipe.runtime.packages, platforms)]
 
 

@@ -269,7 +269,6 @@ class EngineFamily(Family[Recipe]):
         return False
 
     def debian(self, recipe: Recipe, platforms: Platforms) -> Sequence[StagePackages]:
-        """The Debian packages of its stages ``build`` and ``runtime``."""
         build = of_target(recipe.debian.build, platforms.target)
         stages = (
             compiling("build", "devel", build, platforms),
@@ -298,7 +297,13 @@ class EngineFamily(Family[Recipe]):
         if SEPARATOR in recipe.image.entrypoint:
             yield ("image", "entrypoint"), f"{SEPARATOR!r} cannot be one of its words"
         if not self.takes("overlay"):
-            yield from self._installed(recipe)
+            if isinstance(recipe.source, InstalledSource):
+                message = f"the family {self.name} cannot use a package of the base as source"
+                yield ("source",), message
+            for index, patch in enumerate(recipe.patch):
+                if isinstance(patch, AddPatch) and patch.add.distribution is not None:
+                    path = ("patch", index, "add", "distribution")
+                    yield path, f"the family {self.name} has no installed packages to add to"
         yield from self.rules(recipe)
         try:
             complete = self.complete(recipe)
@@ -308,14 +313,6 @@ class EngineFamily(Family[Recipe]):
             yield ("probe",), f"the family {self.name} needs {PROBE}"
         yield from _moved_servers(recipe.image, complete.image.port)
         yield from _contradicting_probes(recipe, complete.probe)
-
-    def _installed(self, recipe: Recipe) -> Iterator[Finding]:
-        if isinstance(recipe.source, InstalledSource):
-            yield ("source",), f"the family {self.name} cannot use a package of the base as source"
-        for index, patch in enumerate(recipe.patch):
-            if isinstance(patch, AddPatch) and patch.add.distribution is not None:
-                path = ("patch", index, "add", "distribution")
-                yield path, f"the family {self.name} has no installed packages to add to"
 
 
 def _contradicting_probes(recipe: Recipe, every: Sequence[Probe]) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -491,30 +491,22 @@ class BisectResult:
 
 class _Session:
     def __init__(
-        self,
-        builds: BuildSession,
-        sources: SourceSession,
-        entry: Entry[Recipe],
-        url: str,
-        state: BisectState,
+        self, builds: BuildSession, sources: SourceSession, entry: Entry[Recipe], state: BisectState
     ) -> None:
         self.builds, self.sources, self.entry, self.state = builds, sources, entry, state
-        self.scratch = sources.repositories.scratch
-        self.question = state.question
-        sources.repositories.walk(url, self.question.good.commit, self.question.bad.commit)
+        self.scratch, self.question = sources.repositories.scratch, state.question
+        ends = self.question.good.commit, self.question.bad.commit
+        sources.repositories.walk(_source_of(entry), *ends)
         self.bases = _merge_bases(sources, self.question)
 
     def save(self, **changes: Any) -> None:
-        """Change the state, and write it."""
         self.state = replace(self.state, **changes)
         write_state(self.builds.settings.state_dir, self.state)
 
     def known(self, commit: str) -> BisectStep | None:
-        """The step of a commit that was evaluated."""
         return next((step for step in self.state.steps if step.commit.name == commit), None)
 
     def sweep(self) -> None:
-        """Remove the images of the last commit."""
         if self.state.trace is not None:
             sweep(self.state.trace)
             self.save(trace=None)
@@ -557,13 +549,11 @@ class _Session:
 
     def _frozen(self, commit: str) -> FrozenRecipe:
         target, version = NamedCommit(commit, commit, "commit"), f"bisect-{commit[:SHORT]}"
-        frozen = at_commit(
-            self.builds.catalog,
-            self.entry,
-            target,
-            lambda: int(self.scratch.text("rev-list", "--count", commit)),
-            version,
-        )
+
+        def count() -> int:
+            return int(self.scratch.text("rev-list", "--count", commit))
+
+        frozen = at_commit(self.builds.catalog, self.entry, target, count, version)
         frozen, unfit = fitted(frozen, self.sources)
         for found in unfit[:1]:
             first = [detail.splitlines()[0] for detail in found.details[:1]]
@@ -613,19 +603,12 @@ class _Session:
 
     def bisection(self) -> Bisection:
         """git's bisect between the ends; merge bases that are good limit it as well."""
-        good = [
-            base for base in self.bases if (step := self.known(base)) and step.verdict == "good"
-        ]
-        question = self.question
-        return Bisection(
-            self.scratch,
-            [question.good.commit, *good],
-            question.bad.commit,
-            first_parent=question.first_parent,
-        )
+        question, found = self.question, {each.commit.name: each for each in self.state.steps}
+        bases = [base for base in self.bases if base in found and found[base].verdict == "good"]
+        good, bad = [question.good.commit, *bases], question.bad.commit
+        return Bisection(self.scratch, good, bad, first_parent=question.first_parent)
 
     def replayed(self) -> Bisection:
-        """git's bisect with every evaluated commit."""
         found = self.bisection()
         for step in self.state.steps:
             if step.commit.name not in {self.question.good.commit, self.question.bad.commit}:
@@ -633,20 +616,17 @@ class _Session:
         return found
 
     def skip(self, commit: str) -> None:
-        """Skip a commit without evaluating it."""
         if self.known(commit) is None:
             (about,) = described(self.scratch, [commit])
             step = BisectStep(about, "skip", "skipped by --skip")
             self.save(steps=(*self.state.steps, step))
 
     def outcome(self, found: Bisection) -> BisectResult:
-        """The result, or the progress."""
-        left, commits = len(found.open()), found.candidates()
         question, steps = self.question, self.state.steps
-        if left:
+        if left := len(found.open()):
             return BisectResult(question, "open", steps, (), left, found.log)
-        progress: Literal["found", "undecided"] = "found" if len(commits) == 1 else "undecided"
-        candidates = tuple(described(self.scratch, commits))
+        candidates = tuple(described(self.scratch, found.candidates()))
+        progress: Literal["found", "undecided"] = "found" if len(candidates) == 1 else "undecided"
         return BisectResult(question, progress, steps, candidates, 0, found.log)
 
 
@@ -676,7 +656,7 @@ def bisect(
         open_session(builds.catalog, builds.settings, builds.log, offline=False) as sources,
     ):
         state = _state_of(builds, sources, entry, url, request)
-        session = _Session(builds, sources, entry, url, state)
+        session = _Session(builds, sources, entry, state)
         between = session.bisection().candidates()[:-1] if skip else []
         skipped = [_commit_named(digits, between) for digits in skip]
         try:
@@ -696,10 +676,8 @@ def bisect(
             raise
 
 
-@contextmanager
-def _locked(settings: Settings, name: str) -> Iterator[None]:
-    with named_lock(settings.state_dir / "bisect", f"the bisect of {name}"):
-        yield
+def _locked(settings: Settings, name: str) -> AbstractContextManager[None]:
+    return named_lock(settings.state_dir / "bisect", f"the bisect of {name}")
 
 
 def _commit_named(digits: str, between: Sequence[str]) -> str:
@@ -718,10 +696,10 @@ def status(builds: BuildSession, name: str) -> BisectResult:
     Raises ``QuestionError`` if there is none, ``FetchError`` if the history cannot be fetched.
     """
     entry = builds.catalog.engine(name)
-    url = _source_of(entry)
+    _source_of(entry)
     state = _known_state(builds.settings.state_dir, entry.name)
     with open_session(builds.catalog, builds.settings, builds.log, offline=False) as sources:
-        session = _Session(builds, sources, entry, url, state)
+        session = _Session(builds, sources, entry, state)
         return session.outcome(session.replayed())
 
 

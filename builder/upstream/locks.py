@@ -291,8 +291,7 @@ def make_lock(
             f"{entry.name} has no requirements to lock",
             hint='add them to the recipe: [python] requirements = ["NAME==VERSION"]',
         )
-    version = _python_below(catalog, entry.recipe.base)
-    version = python or version
+    version = python or _python_below(catalog, entry.recipe.base)
     log(f"resolving {', '.join(wanted.requirements)} for CPython {version} on linux x86_64")
     pins = resolve(tuple(wanted.requirements), version, cache)
     if not pins:

@@ -370,12 +370,15 @@ def _engine(catalog: Catalog, url: str, known: Sequence[str]) -> str:
 
 
 def _own_names(catalog: Catalog, url: str) -> list[tuple[str, str]]:
-    recipes = [entry.recipe for entry in catalog.engines.values() if entry.recipe is not None]
-    return [
-        (recipe.engine, recipe.image.repository)
-        for recipe in recipes
-        if isinstance(recipe.source, GitSource) and _same(recipe.source.git, url)
-    ]
+    recipes = [recipe for recipe, home in _homes(catalog) if _same(home, url)]
+    return [(recipe.engine, recipe.image.repository) for recipe in recipes]
+
+
+def _homes(catalog: Catalog) -> Iterator[tuple[Recipe, str]]:
+    """The recipes with a git repository, and its URL."""
+    for entry in catalog.engines.values():
+        if entry.recipe is not None and isinstance(entry.recipe.source, GitSource):
+            yield entry.recipe, entry.recipe.source.git
 
 
 def _others(catalog: Catalog, url: str, name: str) -> Iterator[str]:
@@ -413,12 +416,7 @@ def _summary(catalog: Catalog, tree: SourceTree, given: str | None) -> Line:
         heading = " ".join(MARKUP.sub("", found[1]).split()) if found else ""
         heading = "".join(each for each in heading if each.isprintable())[:LONGEST_SUMMARY]
         if heading:
-            sources = [entry.recipe.source for entry in catalog.engines.values() if entry.recipe]
-            others = [
-                each.git
-                for each in sources
-                if isinstance(each, GitSource) and not _same(each.git, tree.url)
-            ]
+            others = [home for _, home in _homes(catalog) if not _same(home, tree.url)]
             taken = any(url.lower().endswith(f"/{heading.lower()}") for url in others)
             summary = f"{heading} of {place}" if taken else heading
             return Line("summary", summary, f"the first heading of {path}")

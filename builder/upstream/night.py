@@ -224,22 +224,19 @@ def _ready(session: BuildSession, plan: Plan, repository: Repository, work: Path
     Where nothing vouches for the registry's image, it is compared with an image that is built here.
     Layers of a registry's cache would prove nothing: whoever can write the image may write them.
     """
+    again = replace(session, rebuild=True)
     try:
         there = find_published(session, plan, repository, work)
     except UnvouchedError as error:
         session.log(f"{error.what}: building it here, to compare the digests")
-        _rebuilt(session, plan)
+        pipeline.build(plan, again)
         there = find_published(session, plan, repository, work)
     if there is not None:
         return there
     record = pipeline.build(plan, session).record
     if not record.built_here:  # the engine's image was pulled
-        record = _rebuilt(session, plan)
+        record = pipeline.build(plan, again).record
     return Verified(record.digest, record)
-
-
-def _rebuilt(session: BuildSession, plan: Plan) -> Record:
-    return pipeline.build(plan, replace(session, rebuild=True)).record
 
 
 def lock_tags(session: BuildSession) -> AbstractContextManager[None]:
@@ -276,19 +273,13 @@ def run_channels(session: BuildSession, names: Sequence[str] = ()) -> Iterator[N
             yield _run_channel(session, channel)
         for entry in [] if names else session.catalog.engines.values():
             if isinstance(entry, BrokenEntry):  # whether it has a channel is not known
-                reason = str(entry.problems[0])
-                yield NightlyRun(
-                    recipe=entry.name,
-                    channel="",
-                    outcome="failed",
-                    started=_now(),
-                    seconds=0.0,
-                    reason=reason,
-                )
+                yield _failed(entry.name, "", str(entry.problems[0]))
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _failed(recipe: str, channel: str, reason: str = "") -> NightlyRun:
+    run = {"recipe": recipe, "channel": channel, "outcome": "failed", "reason": reason}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return NightlyRun.model_validate(run | {"started": now, "seconds": 0.0})
 
 
 def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
@@ -297,13 +288,7 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
     Nothing is recorded where the registry does not answer, refuses, or has a different time.
     """
     clock = time.monotonic()
-    done = NightlyRun(
-        recipe=channel.entry.name,
-        channel=channel.tag,
-        outcome="failed",
-        started=_now(),
-        seconds=0.0,
-    )
+    done = _failed(channel.entry.name, channel.tag)
     known: dict[str, Any] = {}
     writable: Repository | None = None
     try:
@@ -344,19 +329,15 @@ def _finished(
         done = compared(repository, done)
         write(repository, done)
     except Exception as error:
-        reason = _joined(f"the run could not be recorded: {_reason(session, error)}", done.reason)
+        reason = f"the run could not be recorded: {_reason(session, error)}\n{done.reason}".rstrip()
         return done.model_copy(update={"outcome": "failed", "reason": reason})
     try:
         if done.outcome == "moved":
             _remove_old_images(session, channel)
     except Exception as error:
-        reason = _joined(done.reason, f"old images are not removed: {_reason(session, error)}")
-        return done.model_copy(update={"reason": reason})
+        text = f"{done.reason}\nold images are not removed: {_reason(session, error)}".lstrip()
+        return done.model_copy(update={"reason": text})
     return done
-
-
-def _joined(*parts: str) -> str:
-    return "\n".join(part for part in parts if part)
 
 
 def _update_channel(
@@ -393,15 +374,9 @@ def _update_channel(
         require_within(updates, budget, session.log, f"{channel.tag} is not moved", hint)
 
     with lock_tags(session):
+        reason, tag = f"nightly run of {frozen.name}", channel.tag
         done = tags.move(
-            repository,
-            channel.tag,
-            digest,
-            f"nightly run of {frozen.name}",
-            "night",
-            before,
-            trust=trust,
-            approve=approve,
+            repository, tag, digest, reason, "night", before, trust=trust, approve=approve
         )
     # It is unchanged where another machine has moved it to the same image in the meantime.
     known["outcome"] = "moved" if done.before != digest else "unchanged"

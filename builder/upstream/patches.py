@@ -157,25 +157,22 @@ class PatchCheck:
     history: History | None
     earlier: tuple[tuple[str, str], ...]
 
-    @property
-    def context(self) -> PatchContext:
-        """The mirrors and the work directory."""
-        return self.patches.context
-
     def run(self, start: str) -> tuple[str, PatchFinding]:
         """Try the patch on a tree: the new tree, or the same one where it does not apply."""
         note: tuple[str, ...] = ()
         try:
             if self.planned.patch.expect == "absent":
                 try:
-                    require_absence(self.context, self.planned, start)
+                    require_absence(self.patches.context, self.planned, start)
                 except PatchError as error:
                     note = (f"{error.what}: {error.why}" if error.why else error.what,)
                 else:
                     return start, self.finding(PatchState.ABSENT)
-            found = list(pieces(self.context, self.planned, start))
+            found = list(pieces(self.patches.context, self.planned, start))
             diffs = [
-                files_of(self.context.scratch, self.planned, piece, self.patches.notes.append)
+                files_of(
+                    self.patches.context.scratch, self.planned, piece, self.patches.notes.append
+                )
                 for piece in found
             ]
             tree, parts = self._series(start, found, diffs)
@@ -192,7 +189,7 @@ class PatchCheck:
             if tree == start:
                 return start, self.finding(PatchState.BROKEN, ["it changes nothing"])
             return tree, finding
-        scratch, tried = self.context.scratch, finding.state != APPLIES
+        scratch, tried = self.patches.context.scratch, finding.state != APPLIES
         by = overlapping(scratch, self.earlier, start, diffs) if tried else ""
         if by:  # then upstream is not the reason
             did = (
@@ -216,9 +213,11 @@ class PatchCheck:
         states = {part.state for part in parts}
         if len(parts) > 1 and self.history and states not in ({APPLIES}, {UPSTREAM}):
             first, last = found[0], found[-1]
-            text = diff_of(self.context.repositories, first.url, first.base, last.head, first.name)
+            text = diff_of(
+                self.patches.context.repositories, first.url, first.base, last.head, first.name
+            )
             piece = replace(last, text=text, base=first.base)
-            files = files_of(self.context.scratch, self.planned, piece, lambda _: None)
+            files = files_of(self.patches.context.scratch, self.planned, piece, lambda _: None)
             by = self.history.introduced(piece, files)
             if by.lasts:
                 named = (self.history.name(by.by),)
@@ -257,7 +256,7 @@ class PatchCheck:
         return self.finding(state, details, named)
 
     def _piece(self, piece: Piece, files: list[FileDiff], tree: str) -> tuple[str, Part]:
-        fate = attempt(self.context.scratch, tree, files)
+        fate = attempt(self.patches.context.scratch, tree, files)
         part = Part(piece.name, fate.state, tuple(_details(piece, files, fate)))
         try:
             if self.history is not None:

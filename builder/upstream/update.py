@@ -531,7 +531,9 @@ def _frozen(
     head = f"{origin}{target.name} was {target.commit}."
     if farm := farm_commit(catalog.root):
         head += f"\n# Its base, locks and patches come from commit {farm} of the farm."
-    text = _headed(edit.edited(entry.text, changes), head)
+    text = edit.edited(entry.text, changes)
+    schema = text.partition("\n")[0] + "\n" if text.startswith("#:") else ""
+    text = f"{schema}{head}\n{text.removeprefix(schema)}"
     file = entry.file.with_name(f"{recipe.engine}-{version}.toml")
     frozen = _entry(text, file, Recipe)
     there = catalog.engines.get(frozen.name)
@@ -563,11 +565,9 @@ def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, 
     findings = on_pin(patch_set) if patch_set.patches else []
     known = {PatchState.UPSTREAM, PatchState.UNTRIED}  # a build tries: it has an engine
     unfit = [each for each in findings if not each.good and each.state not in known]
-    if unfit:
-        return frozen, unfit
     merged = [index for index, each in enumerate(findings) if each.state == PatchState.UPSTREAM]
-    if not merged:
-        return frozen, []
+    if unfit or not merged:
+        return frozen, unfit
     lean = without(frozen, merged)
     session.context.log(f"{frozen.name}: left out {', '.join(lean.dropped)}: upstream has it")
     return lean, []
@@ -578,11 +578,6 @@ def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
     if found is None:
         raise RecipeError(f"{file.stem} would not be a valid recipe", problems=problems)
     return Entry(found.name, file, text, found)
-
-
-def _headed(text: str, head: str) -> str:
-    first, line, rest = text.partition("\n")
-    return f"{first}{line}{head}\n{rest}" if first.startswith("#:") else f"{head}\n{text}"
 
 
 def farm_commit(root: Path) -> str:
