@@ -519,10 +519,7 @@ def _versions(context: Context) -> Check:
         if CUDA_LIBRARY.match(name) and not file.shares:
             named[f"{name} for {parsed.machine}"].setdefault(file.digest, file)
     several = [
-        (
-            group[0].path,
-            f"{name}: {', '.join(file.path for file in group)} ({_cost(group)})",
-        )
+        (group[0].path, f"{name}: {', '.join(file.path for file in group)} ({_cost(group)})")
         for name, group in ((name, list(found.values())) for name, found in named.items())
         if len(group) > 1
         if any(file.path in added.files or file.path.startswith(LAYOUT.cuda) for file in group)

@@ -30,13 +30,7 @@ from builder.checks.server import (
     shared_folder,
 )
 from builder.checks.simulated import SimulatedServer, Simulation
-from builder.checks.subject import (
-    Context,
-    InapplicableError,
-    on_a_card,
-    option_text,
-    option_values,
-)
+from builder.checks.subject import Context, InapplicableError, on_a_card, option_text, option_values
 from builder.checks.verdict import Check, CheckState
 from builder.engines.servers import API_FLAVORS
 from builder.presets import made_models
