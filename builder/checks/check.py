@@ -8,18 +8,11 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.checks import (
-    contract,
-    cuda,
-    device,
-    kernel_test,
-    libraries,
-    logit_test,
-    serves,
-)
+from builder.checks import contract, cuda, device, kernel_test, libraries, logit_test, serves
 from builder.checks.contract import check_entry, check_programs, check_static, check_steps
 from builder.checks.cuda import check_architectures, check_code_paths
 from builder.checks.device import check_preset_options
@@ -36,7 +29,7 @@ from builder.core.errors import UntriedError
 from builder.docker import containers
 from builder.docker.containers import blobs_of
 from builder.engines.layout import LAYOUT
-from builder.image.code_paths import KernelSummary, kernel_summary
+from builder.image.code_paths import kernel_summary
 from builder.image.contents import Contents, File, ReadOptions, read_contents
 from builder.recipes.probes import (
     FileProbe,
@@ -49,8 +42,6 @@ from builder.recipes.probes import (
 )
 from builder.recipes.schema import Recipe
 from simulator.selection import Capability
-
-# Check: the probes of the recipe, and of its patches.
 
 # Check: files of the image contain the texts and the Python code that the probes name.
 
@@ -250,98 +241,84 @@ class Row:
     kind: str
     """The word of ``[[accept]]`` and of reports; the checks of probes have kinds of their own."""
     check: Callable[[Context], Iterator[Check]]
-    applies: Callable[[Context], bool]
+    images: str
+    """A key of ``APPLIES``."""
     version: int
     """The ``CHECKS_VERSION`` that it, or its last change, came with."""
     subject: str = "a program of the image"
     """The subject of the check that stands for all where no program answers."""
 
-
-def _any_image(_: Context) -> bool:
-    return True
-
-
-def _any_engine(context: Context) -> bool:
-    return not _an_artifact(context)
-
-
-def _a_recipe(context: Context) -> bool:
-    return context.subject.recipe is not None
-
-
-def _an_engine(context: Context) -> bool:
-    return _a_recipe(context) and _any_engine(context)
-
-
-def _a_probed_engine(context: Context) -> bool:
-    return _an_engine(context) and bool(context.recipe.probe)
-
-
-def _an_artifact(context: Context) -> bool:
-    return _a_recipe(context) and context.recipe.artifact is not None
-
-
-def _an_extension(context: Context) -> bool:
-    return context.subject.extended is not None
+    def applies(self, context: Context) -> bool:
+        """Whether the check is for an image."""
+        return APPLIES[self.images](context)
 
 
 def _own_code(context: Context) -> bool:
     """An image that extends another one has some where it adds GPU code."""
-    adds = not _an_extension(context) or any(parsed.code for _, parsed in context.added.elves())
-    return adds and _any_engine(context)
+    extends, added = context.subject.extended, context.added.elves()
+    return not _an_artifact(context) and (not extends or any(parsed.code for _, parsed in added))
+
+
+def _an_artifact(context: Context) -> bool:
+    return context.subject.recipe is not None and context.recipe.artifact is not None
 
 
 def _on_a_gpu(context: Context) -> bool:
-    test = context.subject.gpu_test
-    return _a_recipe(context) and test is not None and test.due()
+    recipe, test = context.subject.recipe, context.subject.gpu_test
+    return recipe is not None and test is not None and test.due()
 
 
-def _on_a_simulated_card(context: Context) -> bool:
-    return _a_recipe(context) and context.subject.device_test is not None
+APPLIES: Mapping[str, Callable[[Context], bool]] = {
+    "any image": lambda _: True,
+    "any engine": lambda context: not _an_artifact(context),
+    "a recipe": lambda context: context.subject.recipe is not None,
+    "an engine": lambda context: bool(context.subject.recipe) and not _an_artifact(context),
+    "a probed engine": lambda context: APPLIES["an engine"](context) and context.recipe.probe != [],
+    "an artifact": _an_artifact,
+    "an extension": lambda context: context.subject.extended is not None,
+    "own code": _own_code,
+    "a GPU": _on_a_gpu,
+    "a card": lambda context: None not in (context.subject.recipe, context.subject.device_test),
+}
+"""The images that a check is for; "a card" is a simulated one."""
 
 
 CHECKS_OF_LAYERS = (
-    Row("extended", contract.check_extended, _an_extension, 16),
-    Row("architectures", check_architectures, _own_code, 16),
-    Row("code paths", check_code_paths, _any_image, 16),
-    Row("cuda", cuda.check, _any_image, 16),
-    Row("closure", libraries.check, _any_engine, 16),
-    Row("run paths", libraries.check_run_paths, _any_engine, 4),
-    Row("leftovers", check_leftovers, _any_image, 16),
-    Row("leftovers", device.check_absent, _any_image, 5),
-    Row("copies", check_copies, _any_image, 4),
-    Row("set-uid", check_elevated, _any_image, 16),
-    Row("world-writable", check_writable, _any_image, 16),
-    Row("contract", contract.check_texts, _any_image, 4),
-    Row("secrets", contract.check_secrets, _any_image, 4),
-    Row("times", contract.check_times, _a_recipe, 8),
-    Row("layers", contract.check_layers, _any_image, 4),
-    Row("budget", contract.check_budget, _a_recipe, 4),
-    Row("contract", contract.check, _a_recipe, 4),
-    Row("entrypoint", check_static, _an_engine, 6),
-    Row("entrypoint", check_programs, _any_engine, 16),
+    Row("extended", contract.check_extended, "an extension", 16),
+    Row("architectures", check_architectures, "own code", 16),
+    Row("code paths", check_code_paths, "any image", 16),
+    Row("cuda", cuda.check, "any image", 16),
+    Row("closure", libraries.check, "any engine", 16),
+    Row("run paths", libraries.check_run_paths, "any engine", 4),
+    Row("leftovers", check_leftovers, "any image", 16),
+    Row("leftovers", device.check_absent, "any image", 5),
+    Row("copies", check_copies, "any image", 4),
+    Row("set-uid", check_elevated, "any image", 16),
+    Row("world-writable", check_writable, "any image", 16),
+    Row("contract", contract.check_texts, "any image", 4),
+    Row("secrets", contract.check_secrets, "any image", 4),
+    Row("times", contract.check_times, "a recipe", 8),
+    Row("layers", contract.check_layers, "any image", 4),
+    Row("budget", contract.check_budget, "a recipe", 4),
+    Row("contract", contract.check, "a recipe", 4),
+    Row("entrypoint", check_static, "an engine", 6),
+    Row("entrypoint", check_programs, "any engine", 16),
 )
 """No program of the image is run."""
 CHECKS_OF_PROGRAMS = (
-    Row("probe", check_probes, _a_recipe, 4),
-    Row("entrypoint", check_entry, _a_probed_engine, 6, "a start without a card"),
-    Row("imports", contract.check_imports, _an_engine, 16, "the server's modules"),
-    Row("preset", check_preset_options, _a_recipe, 9),
-    Row("start", check_steps, _a_recipe, 4, "the steps before the engine"),
-    Row("loads", check_loads, _an_artifact, 4, "LD_PRELOAD"),
-    Row("serves", serves.check, _a_recipe, 4),
-    Row("gpu", serves.check_gpu, _on_a_gpu, 16),
-    Row("device", device.check_device, _on_a_simulated_card, 15),
-    Row("preset", device.check_preset, _on_a_simulated_card, 15),
-    Row(
-        "numbers",
-        kernel_test.check_kernels,
-        _on_a_simulated_card,
-        11,
-        "kernels on a simulated card",
-    ),
-    Row("numbers", logit_test.check, _on_a_simulated_card, 13, "the server's numbers"),
-    Row("accept", lambda context: context.rules.unused(), _a_recipe, 4),  # when all rules are used
+    Row("probe", check_probes, "a recipe", 4),
+    Row("entrypoint", check_entry, "a probed engine", 6, "a start without a card"),
+    Row("imports", contract.check_imports, "an engine", 16, "the server's modules"),
+    Row("preset", check_preset_options, "a recipe", 9),
+    Row("start", check_steps, "a recipe", 4, "the steps before the engine"),
+    Row("loads", check_loads, "an artifact", 4, "LD_PRELOAD"),
+    Row("serves", serves.check, "a recipe", 4),
+    Row("gpu", serves.check_gpu, "a GPU", 16),
+    Row("device", device.check_device, "a card", 15),
+    Row("preset", device.check_preset, "a card", 15),
+    Row("numbers", kernel_test.check_kernels, "a card", 11, "kernels on a simulated card"),
+    Row("numbers", logit_test.check, "a card", 13, "the server's numbers"),
+    Row("accept", lambda context: context.rules.unused(), "a recipe", 4),  # when all rules are used
 )
 """Programs of the image are run, in containers."""
 CHECKS_VERSION = max(row.version for row in (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGRAMS))
@@ -376,12 +353,16 @@ def run_programs(context: Context) -> Verdict:
     subject, contents = context.subject, context.contents
     with containers.removed_together(), containers.of_platform(contents.platform):
         context.checks.extend(timed(_run(context, CHECKS_OF_PROGRAMS)))
+    kernels, card = None, _card(subject)
+    with suppress(UntriedError):  # a check says so
+        if (found := list(contents.libraries())) and card:
+            kernels = kernel_summary(found, card)
     return Verdict(
         subject.digest,
         tuple(context.checks),
         contents.download_size,
         contents.unpacked_size,
-        _kernels(subject, contents),
+        kernels,
         context.device,
         context.presets,
         context.code if subject.recipe else (),
@@ -394,23 +375,13 @@ def _run(context: Context, rows: Sequence[Row]) -> Iterator[Check]:
             yield from guarded(row.check(context), row.kind, row.subject)
 
 
-def _kernels(subject: Subject, contents: Contents) -> KernelSummary | None:
-    try:
-        found = list(contents.libraries())
-    except UntriedError:  # a check says so
-        return None
-    card = _card(subject)
-    return kernel_summary(found, card) if found and card else None
-
-
 def _card(subject: Subject) -> Capability | None:
     return Capability.of_arch(subject.recipe.cuda.arch[0]) if subject.recipe else None
 
 
 def options_for(subject: Subject) -> ReadOptions:
     """The parts that every image is read for."""
-    recipe = subject.recipe
-    published = subject.published
+    recipe, published = subject.recipe, subject.published
     return ReadOptions(
         texts=frozenset({LAYOUT.needs, *([LAYOUT.start_plan] if recipe and recipe.start else [])}),
         card=_card(subject),
@@ -430,6 +401,4 @@ def read(subject: Subject, work: Path) -> Contents:
     blobs = blobs_of(subject.reference, work, subject.digest)
     contents = read_contents(blobs, work, options, subject.cache)
     more = behind_links(recipe, contents, options)
-    if more == options:
-        return contents
-    return read_contents(blobs, work, more, subject.cache)
+    return contents if more == options else read_contents(blobs, work, more, subject.cache)

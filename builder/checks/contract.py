@@ -210,10 +210,8 @@ def _program(name: str, contents: Contents) -> tuple[str, str]:
         posixpath.join(_absolute(folder, contents), name) for folder in search.split(":") if folder
     ]
     faults = {path: _fault(path, contents) for path in places if contents.resolve(path)}
-    for path, fault in faults.items():
-        if not fault:
-            return path, ""
-    for path, fault in faults.items():
+    # The first that can be started, else the first; False is before True.
+    for path, fault in sorted(faults.items(), key=lambda each: bool(each[1])):
         return path, fault
     return name, f"{name} is in no directory of PATH ({search})"
 
@@ -377,12 +375,12 @@ def driver_of(contents: Contents) -> str | None:
 
 def _driver(recipe: Recipe, contents: Contents) -> Check:
     needed = driver_of(contents)
-    oldest = recipe.cuda.driver
+    oldest, found = recipe.cuda.driver, "no libcudart of a known CUDA in the image"
     if oldest is None:
-        found = f"{needed} or newer" if needed else "no libcudart of a known CUDA in the image"
+        found = f"{needed} or newer" if needed else found
         return Check.of("contract", "driver", "a known CUDA", found, needed is not None)
     enough = needed is not None and not is_older(oldest, needed)
-    found = f"its CUDA needs {needed}" if needed else "no libcudart of a known CUDA in the image"
+    found = f"its CUDA needs {needed}" if needed else found
     return Check.of("contract", "driver", f"runs with {oldest}", found, enough)
 
 
@@ -425,11 +423,10 @@ def check_layers(context: Context) -> Iterator[Check]:
 def check_budget(context: Context) -> Iterator[Check]:
     """The limits of the image."""
     budget, contents = context.recipe.budget, context.contents
-    limits = (
+    for what, most, size in (
         ("to download", budget.download, contents.download_size),
         ("unpacked", budget.unpacked, contents.unpacked_size),
-    )
-    for what, most, size in limits:
+    ):
         if most is not None:
             found = f"{size / MB:.1f} MB"
             yield Check.of("budget", what, f"at most {most} MB", found, size <= most * MB)
@@ -496,14 +493,11 @@ class _Report(BaseModel):
 def check_static(context: Context) -> Iterator[Check]:
     """The entrypoint needs no library of the image."""
     file = context.contents.files.get(LAYOUT.entrypoint)
-    parsed = file.elf if file else None
-    if parsed is None:
-        found = "no such program"
-    else:
-        libraries = ", ".join(filter(None, [parsed.interpreter, *parsed.needed]))
-        found = f"it needs {libraries}" if libraries else "a static program"
-    passed = found == "a static program"
-    yield Check.of(KIND, LAYOUT.entrypoint, "a static program", found, passed)
+    expected, found = "a static program", "no such program"
+    if file and file.elf:
+        libraries = ", ".join(filter(None, [file.elf.interpreter, *file.elf.needed]))
+        found = f"it needs {libraries}" if libraries else expected
+    yield Check.of(KIND, LAYOUT.entrypoint, expected, found, found == expected)
 
 
 def engine_of(contents: Contents) -> list[str]:
@@ -695,7 +689,7 @@ def check_imports(context: Context) -> Iterator[Check]:
     modules = ENGINES[context.recipe.family].modules
     if not (start.module or start.file or modules) or start.fault:
         return
-    what = " ".join(filter(None, [start.file, start.module, *modules]))
+    what, expected = " ".join(filter(None, [start.file, start.module, *modules])), "can be imported"
     program, *options = start.python or ("python3",)
     arguments = [*options, "-c", IMPORT_CODE, start.module, start.file, *modules]
     path = start.file or f"/{(start.module or modules[0]).replace('.', '/')}.py"
@@ -710,26 +704,22 @@ def check_imports(context: Context) -> Iterator[Check]:
         )
         printed = done.output.strip()
         if done.status == 0 and DONE in printed:
-            yield Check.of(IMPORTS, what, "can be imported", printed.rpartition(DONE)[2], True)
-            return
-        if done.status == KILLED:
-            yield Check.untried(
-                IMPORTS, what, "can be imported", "it was killed: too little memory?"
-            )
-            return
-        if done.status == RUNS:
+            yield Check.of(IMPORTS, what, expected, printed.rpartition(DONE)[2], True)
+        elif done.status == KILLED:
+            yield Check.untried(IMPORTS, what, expected, "it was killed: too little memory?")
+        elif done.status == RUNS:
             why = next(line for line in printed.splitlines() if line.startswith(ENDS))
-            yield Check.skipped(IMPORTS, what, "can be imported", why)
-            return
-        if done.status == UNKNOWN and not start.python:
-            yield Check.skipped(IMPORTS, what, "can be imported", _error(printed))
-            return
-        if not NO_CARD.search(_error(printed)):
+            yield Check.skipped(IMPORTS, what, expected, why)
+        elif done.status == UNKNOWN and not start.python:
+            yield Check.skipped(IMPORTS, what, expected, _error(printed))
+        elif not NO_CARD.search(_error(printed)):
             found = f"exit status {done.status}: {excerpt(_error(printed))}"
-            yield context.rules.check(IMPORTS, what, "can be imported", [(path, found)])
-            return
+            yield context.rules.check(IMPORTS, what, expected, [(path, found)])
+        else:
+            continue
+        return
     why = f"it cannot be imported without a card: {excerpt(_error(printed))}"
-    yield Check.skipped(IMPORTS, what, "can be imported", why)
+    yield Check.skipped(IMPORTS, what, expected, why)
 
 
 def _tries(context: Context) -> Iterator[list[str]]:

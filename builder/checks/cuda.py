@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from builder.checks.contract import RUNTIME_LIBRARY, driver_of, unusable
 from builder.checks.subject import Context
-from builder.checks.verdict import Check
+from builder.checks.verdict import Check, listed
 from builder.core import sizes
 from builder.engines.layout import LAYOUT
 from builder.image.code_paths import CodePaths, code_paths, text_of
@@ -79,24 +79,18 @@ def check_code_paths(context: Context) -> Iterator[Check]:
             for each in on_card
             if each.pathless
         ]
-        late = [
-            (
-                each.path,
-                f"{each.path}: {sizes.shown(each.compiled)} of PTX"
-                + _late(context.contents.files[each.path], card),
-            )
-            for each in on_card
-            if each.compiled
-        ]
+        late = []
+        for each in (each for each in on_card if each.compiled):
+            names = _late(context.contents.files[each.path], card)
+            late.append((each.path, f"{each.path}: {sizes.shown(each.compiled)} of PTX{names}"))
         fine = _fine(on_card)
         subject = f"every library has code for {card}"
         expected = "machine code or PTX in each"
         yield context.rules.check("code paths", subject, expected, without, fine)
         subject = f"the driver compiles nothing for {card}"
         expected = "machine code in every module that the card uses"
-        fine = "; ".join(
-            [fine, *(text for _, text in late[:FILES])]
-        )  # also where they are accepted
+        # Also where they are accepted.
+        fine = "; ".join([fine, *(text for _, text in late[:FILES])])
         yield context.rules.check("code paths", subject, expected, late, fine)
         yield _computing(context, card)
 
@@ -121,9 +115,8 @@ def hollow(file: File, card: Capability) -> str:
 
 
 def _computing(context: Context, card: Capability) -> Check:
-    files = [
-        file for file, parsed in context.contents.elves() if parsed.modules and not file.shares
-    ]
+    elves = context.contents.elves()
+    files = [file for file, parsed in elves if parsed.modules and not file.shares]
     known = cards(context.subject.recipe)[0].major == card.major  # it is read for the first card
     read = [file for file in files if file.fat_binaries and known]
     found = [(file.path, f"{file.path}: {why}") for file in read if (why := hollow(file, card))]
@@ -133,8 +126,7 @@ def _computing(context: Context, card: Capability) -> Check:
     unread = len(files) - len(read)
     subject, expected = f"the kernels for {card} compute", "no stub in the place of one"
     if unread and not read:
-        why = "the kernels of no library were read"
-        return Check.skipped("code paths", subject, expected, why)
+        return Check.skipped("code paths", subject, expected, "the kernels of no library were read")
     fine = f"{kernels} kernels, {messages} only trap or print"
     fine += f"; libraries not read: {unread}" if unread else ""
     fine = fine if files else _fine(())
@@ -160,9 +152,8 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _fine(found: Sequence[CodePaths]) -> str:
-    names = ", ".join(posixpath.basename(each.path) for each in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{text_of(found)}: {names}{more}" if found else "no library has device code"
+    names = listed([posixpath.basename(each.path) for each in found], 3, ", ")
+    return f"{text_of(found)}: {names}" if found else "no library has device code"
 
 
 # The CUDA packages of an image, and the compilers that they start.
@@ -232,11 +223,8 @@ def _older_runtimes(contents: Contents) -> list[tuple[str, str]]:
         if file.elf is not None and (match := RUNTIME_LIBRARY.search(path))
     }
     newest = max(majors.values(), default=0)
-    return [
-        (path, f"{path} beside version {newest}")
-        for path, major in sorted(majors.items())
-        if major < newest
-    ]
+    older = sorted(path for path, major in majors.items() if major < newest)
+    return [(path, f"{path} beside version {newest}") for path in older]
 
 
 def _ptx(context: Context) -> Check:
@@ -294,11 +282,8 @@ def _without_symbols(files: Mapping[str, File], others: set[str]) -> Iterator[tu
     """The libraries that the image's torch does not fit, each with a symbol."""
     defined = frozenset[int]().union(*(file.defines for file in files.values()))
     for path, file in sorted(files.items()):
-        lacking = [
-            name
-            for name in file.needs
-            if NAME_OF_TORCH.match(name) and name_hash(name) not in defined
-        ]
+        names = filter(NAME_OF_TORCH.match, file.needs)
+        lacking = [name for name in names if name_hash(name) not in defined]
         if lacking and path not in others and not file.shares:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             yield path, f"{path} needs {lacking[0]}{more}"
@@ -344,10 +329,8 @@ def _found(contents: Contents, places: list[str]) -> str:
 
 
 def _no_program(contents: Contents, place: str) -> str:
-    """Why a path cannot be run; empty: it is an executable ELF file or script."""
-    file = contents.files.get(contents.resolve(place) or "")
-    if file is None:
-        return "does not exist"
+    """Why a path, which exists, cannot be run; empty: it is an executable ELF file or script."""
+    file = contents.files[contents.resolve(place) or ""]
     if why := unusable(file, contents):
         return why
     script = file.elf is not None or (file.text or "").startswith("#!")
@@ -372,9 +355,7 @@ def _toolkit(context: Context, place: str, folder: str) -> tuple[list[tuple[str,
     """
     contents, card = context.contents, max(cards(context.subject.recipe))
     real = contents.resolve(place) or place
-    homes = list(
-        dict.fromkeys(posixpath.dirname(posixpath.dirname(each)) for each in (place, real))
-    )
+    homes = [*dict.fromkeys(posixpath.dirname(posixpath.dirname(each)) for each in (place, real))]
     versions = {"nvcc": contents.files[real].release, **_stated(contents, real, homes)}
     faults = []
     # A script may start an nvcc elsewhere, which has the parts.
@@ -441,11 +422,8 @@ def _flashinfer(context: Context) -> Iterator[Check]:
             stated.append((path, package, meta[1]))
     texts = (file.text or "" for path, file in files.items() if path.endswith(TORCH_VERSION))
     torch = {found[1] for text in texts if (found := CUDA_OF_TORCH.search(text))}
-    own = {
-        version.partition("+")[0]
-        for _, package, version in stated
-        if package == "flashinfer_python"
-    }
+    python = (version for _, package, version in stated if package == "flashinfer_python")
+    own = {version.partition("+")[0] for version in python}
     faults = []
     for path, package, version in stated:
         others = {each for _, name, each in stated if name == package} - {version}
@@ -520,15 +498,13 @@ def check_architectures(context: Context) -> Iterator[Check]:
     expected = [
         f"sm_{arch.removesuffix('-real')}" for arch in wanted if not arch.endswith("-virtual")
     ]
-    with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
     place = ENGINE if any(path.startswith(ENGINE) for path in contents.files) else "/"
-    own = [(file, parsed) for file, parsed in with_code if file.path.startswith(place)]
+    own = [each for each in contents.elves() if each[1].code and each[0].path.startswith(place)]
     if not own:
         needed = f"GPU code for {' '.join(expected)}"
         yield Check.of("architectures", place, needed, "none at all", False)
     for file, parsed in own:
-        found = _machine_code(parsed)
-        summary = _summary(parsed)
+        found, summary = _machine_code(parsed), _summary(parsed)
         complete = all(_satisfied(name, found) for name in expected)
         offenders = [] if complete else [(file.path, summary)]
         for card in cards(recipe) if complete else ():
@@ -562,10 +538,8 @@ def check_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
     for file, parsed in libraries:
         found = _machine_code(parsed)
         for name in probe.architectures:
-            passed = _satisfied(name, found)
-            yield Check.of(
-                "library", file.path, f"machine code for {name}", _summary(parsed), passed
-            )
+            expected, passed = f"machine code for {name}", _satisfied(name, found)
+            yield Check.of("library", file.path, expected, _summary(parsed), passed)
         needed, defined = ", ".join(parsed.needed), file.symbols or frozenset()
         for name in (*probe.needs, *probe.needs_not):
             wanted, there = name in probe.needs, name in parsed.needed
@@ -592,11 +566,10 @@ def _glibc(newest: str, file: File, parsed: ElfFile) -> Check:
     GLIBC_ABI_DT_RELR came with 2.36.
     """
     versions = {version for _, several in parsed.versions_needed for version in several}
-    needed = sorted(
-        (match[1] for version in versions if (match := GLIBC.fullmatch(version))), key=_number
-    )
-    passed = not needed or _number(needed[-1]) <= _number(newest)
-    found = f"GLIBC_{needed[-1]}" if needed else "no version"
+    needed = [match[1] for version in versions if (match := GLIBC.fullmatch(version))]
+    last = max(needed, key=_number, default="")
+    passed = not last or _number(last) <= _number(newest)
+    found = f"GLIBC_{last}" if last else "no version"
     return Check.of("library", file.path, f"needs glibc {newest} at most", found, passed)
 
 

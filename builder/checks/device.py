@@ -37,7 +37,7 @@ from builder.checks.subject import (
     option_values,
     placeholder_of,
 )
-from builder.checks.verdict import Check, CheckState, DeviceUse
+from builder.checks.verdict import Check, CheckState, DeviceUse, listed
 from builder.core import sizes
 from builder.core.errors import UsageError, suggestion
 from builder.engines.device_code import no_code
@@ -70,6 +70,7 @@ ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
 LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model
 # Bytes that the long prompt may take more than a short one: llama.cpp's pools take one block.
 GROWTH = 4 * BLOCK
+UNUSED = "it called no function of CUDA"
 NAMED = 4  # kernels or functions that a check names
 PTX = "compute_"  # how the code of a launch begins that the driver would compile
 Stacks = Sequence[Sequence[Frame]]
@@ -78,31 +79,30 @@ FOLDER_STOP = 60  # seconds between SIGTERM and SIGKILL: vLLM takes eight on an 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTrial:
-    """A started server on a simulated card."""
+    """A started server on a simulated card.
+
+    ``folder`` is how it loads a model folder: Python and PyTorch allocate, and its own log says
+    what the memory is for.  None: its model is a file.
+    """
 
     server: Server
     serve: Serve
     simulation: Simulation
     card: Card
     folder: FolderServer | None = None
-    """How it loads a model folder: Python and PyTorch allocate, and its own log says what the
-    memory is for.  None: its model is a file."""
 
     def use(self) -> DeviceUse | None:
         """The server's use of the card; None where it did not use it."""
         report, stated = self.simulation.report(), self._stated()
         if report is None:
             return None
-        if stated is None:
-            kinds = peaks(by_kind(report, named(report)))
-        else:
-            kinds = with_rest(report, stated.kinds)
+        own = with_rest(report, stated.kinds) if stated else peaks(by_kind(report, named(report)))
         return DeviceUse(
             card=self.card.name,
             memory=sum(card.memory for card in report.cards),
             peak=report.peak,
             context=sum(card.context for card in report.cards),
-            by_kind=kinds,
+            by_kind=own,
             launches=dict(_counts(report, "kernel")),
             code=dict(_counts(report, "code")),
             called=dict(report.called),
@@ -114,8 +114,7 @@ class DeviceTrial:
     def checks(self) -> Iterator[Check]:
         """All checks, from the server's start to its end."""
         where = f" on the simulated {self.card.name}"
-        started = serves.starts(self.server, self.serve.seconds, where, "device")
-        yield started
+        yield (started := serves.starts(self.server, self.serve.seconds, where, "device"))
         if not started.passed:
             report = self.simulation.report()
             yield from _refusals(report, named(report)) if report else ()
@@ -124,15 +123,13 @@ class DeviceTrial:
         yield check_loaded(stated) if stated else serves.placed(self.server, "device")
         log = self.server.container.log()  # requests follow, which fill it
         for request in self._requests():
-            check = serves.answered(self.server, request, "device")
-            yield check
+            yield (check := serves.answered(self.server, request, "device"))
             if not check.passed and "memory" not in check.subject:
                 break  # those that follow would fail likewise
         yield serves.stops(self.server, FOLDER_STOP if self.folder else 0, "device")
         report = self.simulation.settled()
         if report is None:
-            none = "it called no function of CUDA"
-            yield Check.of("device", "kernels", "launched on the card", none, False)
+            yield Check.of("device", "kernels", "launched on the card", UNUSED, False)
             return
         stacks = named(report)
         # Wheels have PTX for newer cards.
@@ -141,7 +138,9 @@ class DeviceTrial:
         if self.folder:
             yield check_stated(report, self.folder.read_log(log))
         else:
-            yield _check_memory(report, stacks, log)
+            kinds, figures = by_kind(report, stacks), logged(log)
+            expected = "as its own log states" if figures else "counted by function"
+            yield _memory(report, expected, peaks(kinds), disagreements(kinds, figures))
 
     def _stated(self) -> StatedLog | None:
         return self.folder.read_log(self.server.container.log()) if self.folder else None
@@ -188,7 +187,7 @@ class DeviceTrial:
 
 def _required(report: Report | None) -> Report:
     if report is None:
-        raise UnansweredError("it called no function of CUDA")
+        raise UnansweredError(UNUSED)
     return report
 
 
@@ -250,8 +249,7 @@ def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
         ("launches", "the card refuses none", refused(report)),
         ("allocations", "the card has room for all", lacked_room(report, stacks)),
     ):
-        found = _listed(faults) or "none refused"
-        yield Check.of("device", subject, expected, found, not faults)
+        yield Check.of("device", subject, expected, _listed(faults) or "none refused", not faults)
     lacking = [f"{each.function} by {caller_of(stacks[each.stack])}" for each in report.unsupported]
     if lacking:
         found = f"not simulated: {_listed(lacking)}"
@@ -266,12 +264,6 @@ def check_loaded(log: StatedLog) -> Check:
     return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
 
 
-def _check_memory(report: Report, stacks: Stacks, log: str) -> Check:
-    kinds, stated = by_kind(report, stacks), logged(log)
-    expected = "as its own log states" if stated else "counted by function"
-    return _memory(report, expected, peaks(kinds), disagreements(kinds, stated))
-
-
 def check_stated(report: Report, log: StatedLog) -> Check:
     """The log states no more than was allocated, each figure within its rounding."""
     stated = sum(log.kinds.values())
@@ -284,18 +276,15 @@ def check_stated(report: Report, log: StatedLog) -> Check:
 
 def _memory(report: Report, expected: str, kinds: Mapping[str, int], wrong: Sequence[str]) -> Check:
     parts = {**kinds, "context": sum(card.context for card in report.cards)}
-    total = sum(card.memory for card in report.cards)
     found = f"{', '.join(f'{kind} {mib(size)}' for kind, size in parts.items())}; "
-    found += f"peak {mib(report.peak)} of {mib(total)}"
+    found += f"peak {mib(report.peak)} of {mib(sum(card.memory for card in report.cards))}"
     if report.processes > 1:
         found += f"; the peaks of {report.processes} processes are added"
     return Check.of("device", "memory", expected, "; ".join([*wrong, found]), not wrong)
 
 
 def _listed(names: Iterable[str]) -> str:
-    found = list(dict.fromkeys(names))
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return "; ".join(found[:NAMED]) + more
+    return listed([*dict.fromkeys(names)], NAMED)
 
 
 # Check on a simulated card: the image's server offloads its model, answers, and keeps within it.
@@ -360,10 +349,8 @@ def _checks(context: Context) -> Iterator[Check]:
         model, tokens, header = work / FOLDER_NAME, FOLDER_CONTEXT, None
         write_model_folder(model)
     with image.on([card], header, work / "simulator") as simulation:
-        compiles = folder is not None
-        spec = ServeSpec(
-            model, tokens, simulator=simulation.mounts, verbose=True, compiles=compiles
-        )
+        spec = ServeSpec(model, tokens, simulator=simulation.mounts, verbose=True)
+        spec = replace(spec, compiles=folder is not None)
         with launched(image.reference, image.serve, image.port, spec) as server:
             trial = DeviceTrial(server, image.serve, simulation, card, folder)
             yield from trial.checks()
@@ -398,9 +385,7 @@ class PresetTrial:
     """After the short request, whose memory sources publish; None: there was none."""
     use: PresetUse | None = None
     lacks_room: bool = False
-    """Whether the card had no room for an allocation."""
     filled: int = 0
-    """As in ``PresetUse``."""
 
     @property
     def server(self) -> SimulatedServer:
@@ -444,20 +429,17 @@ class PresetTrial:
                 yield self._explained(started, simulation.report())
                 return
             yield started
-            placed = serves.placed(server, "preset", f"{name}: model")
-            yield placed
+            yield (placed := serves.placed(server, "preset", f"{name}: model"))
             if not placed.passed:
                 return  # the CPU would answer, in minutes
             send = partial(serves.completes, server)
             request = (f"{name}: answers", f"{serves.TOKENS} tokens", send)
-            answer = serves.answered(server, request, "preset")
-            yield answer
+            yield (answer := serves.answered(server, request, "preset"))
             report = simulation.settled()
             if self.full and answer.passed and preset.serve.context:
                 yield self._filled(server, simulation, preset.serve.context)
         if report is None:
-            none = "it called no function of CUDA"
-            yield Check.of("preset", f"{name}: memory", "on the card", none, False)
+            yield Check.of("preset", f"{name}: memory", "on the card", UNUSED, False)
             return
         self.lacks_room |= bool(report.failed)
         self.report = report
@@ -469,22 +451,12 @@ class PresetTrial:
             places["mmproj"] = f"{PROJECTORS}/{files['mmproj'].name}"
             volumes = {**mounts.volumes, places["mmproj"]: files["mmproj"]}
             mounts = replace(mounts, volumes=volumes)
-        serve = self.server.serve.model_copy(
-            update={
-                "arguments": command.arguments(preset, self.context.recipe, places),
-                "env": {**self.server.serve.env, **preset.serve.environment},
-                "gpu": [],
-                "draft": [],
-            }
-        )
-        spec = ServeSpec(
-            files["model"],
-            preset.serve.context or 0,
-            files.get("draft"),
-            simulator=mounts,
-            verbose=True,
-            limited=False,
-        )
+        words = command.arguments(preset, self.context.recipe, places)
+        env = {**self.server.serve.env, **preset.serve.environment}
+        update = {"arguments": words, "env": env, "gpu": [], "draft": []}
+        serve = self.server.serve.model_copy(update=update)
+        spec = ServeSpec(files["model"], preset.serve.context or 0, files.get("draft"))
+        spec = replace(spec, simulator=mounts, verbose=True, limited=False)
         return launched(self.server.reference, serve, self.server.port, spec)
 
     def _filled(self, server: Server, simulation: Simulation, context: int) -> Check:
@@ -500,8 +472,7 @@ class PresetTrial:
             self.filled = tokens
             return f"{tokens} tokens"
 
-        expected = f"prompts of {context} tokens are answered"
-        request = (f"{self.name}: full context", expected, send)
+        request = f"{self.name}: full context", f"prompts of {context} tokens are answered", send
         check = serves.answered(server, request, "preset")
         report = simulation.settled()
         if report is None or (check.passed and not report.violations):
@@ -578,8 +549,7 @@ def check_preset(context: Context) -> Iterator[Check]:
 
 
 def _check(trial: PresetTrial) -> Iterator[Check]:
-    checks = _guarded(trial)
-    files = trial.preset.files.values()
+    checks, files = _guarded(trial), trial.preset.files.values()
     # Where its models have no room, the least sizes are tried that the source may have rounded.
     rounded = [file for file in files if file.least_size != file.known_size]
     if rounded and trial.lacks_room:
@@ -631,10 +601,16 @@ def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[
         file = work / f"{serves.MODEL_NAME}.gguf"  # it is not read
         serves.write_model(file)
         return {"model": file}
-    return {
-        place: _written(model, work / f"{place}.gguf", least=least)
-        for place, model in preset.files.items()
-    }
+    files = {place: work / f"{place}.gguf" for place in preset.files}
+    for place, model in preset.files.items():
+        shape, size = _shape(model, least=least)
+        try:
+            made_models.write_shape(shape, files[place], size)
+        except SizeError as error:
+            why = f"the size of {model.shown} is not one of its shape: {error}"
+            raise InapplicableError(why) from error
+        files[place].chmod(0o644)
+    return files
 
 
 def _shape(model: ModelFile, *, least: bool) -> tuple[str, int]:
@@ -649,18 +625,6 @@ def _shape(model: ModelFile, *, least: bool) -> tuple[str, int]:
     return shape, size
 
 
-def _written(model: ModelFile, file: Path, *, least: bool) -> Path:
-    shape, size = _shape(model, least=least)
-    try:
-        made_models.write_shape(shape, file, size)
-    except SizeError as error:
-        raise InapplicableError(
-            f"the size of {model.shown} is not one of its shape: {error}"
-        ) from error
-    file.chmod(0o644)
-    return file
-
-
 def _refusals_of(report: Report) -> list[str]:
     """The refusals of the card; of many, the last ones."""
     rooms = lacked_room(report, named(report))[-SHOWN:]
@@ -670,8 +634,7 @@ def _refusals_of(report: Report) -> list[str]:
 def check_paths(name: str, preset: Preset, taken: Sequence[WorkPath]) -> Check:
     """Each kind of work takes no other paths than the preset names, and at least one of them."""
     found, shown = by_work(taken), texts_by_work(taken)
-    faults: list[str] = []
-    fine: list[str] = []
+    faults, fine = list[str](), list[str]()
     for work, allowed in preset.paths.items():
         texts = shown.get(work, "none")
         others = {each.path for each in found.get(work, [])} - {*allowed}
@@ -711,8 +674,7 @@ def _check_preset_options(
     if not help_options(text):
         yield Check.skipped("preset", subject, expected, "its --help lists no option")
         return
-    places = {place: place.upper() for place in preset.files}
-    words = command.arguments(preset, context.recipe, places)
+    words = command.arguments(preset, context.recipe, {each: each.upper() for each in preset.files})
     wrong = option_faults(words, preset.serve.environment, text)
     found = "; ".join(wrong) or f"all {len(_groups(words))}"
     yield Check.of("preset", subject, expected, found, not wrong)
@@ -721,7 +683,9 @@ def _check_preset_options(
 def option_faults(words: Sequence[str], environment: Mapping[str, str], text: str) -> list[str]:
     """The problems of arguments and variables, by the engine's ``--help``, ``text``."""
     found = [fault for group in _groups(words) for fault in _faults(group, text)]
-    return found + _unknown_variables(environment, text)
+    known = set(VARIABLE.findall(text))
+    ours = [each for each in environment if each.startswith(OPTION_VARIABLE)]
+    return found + [f"{each} is the variable of no option" for each in ours if each not in known]
 
 
 def _groups(words: Sequence[str]) -> list[list[str]]:
@@ -733,14 +697,12 @@ def _faults(group: Sequence[str], text: str) -> Iterator[str]:
     name, joined, value = group[0].partition("=")
     values = [value] if joined else group[1:]
     about = option_text(text, name)
+    placeholder = placeholder_of(about or "")
     if about is None:
         yield f"{name} is not listed{suggestion(name, help_options(text))}"
-        return
-    if is_removed(about):
+    elif is_removed(about):
         yield f"{name} was removed: {excerpt(about)}"
-        return
-    placeholder = placeholder_of(about)
-    if values and not placeholder:
+    elif values and not placeholder:
         yield f"{name} takes no value, and gets {' '.join(values)}"
     elif placeholder and not values and not placeholder.startswith("["):
         yield f"{name} gets no value for {placeholder}"
@@ -760,12 +722,3 @@ def _value_fault(name: str, value: str, about: str) -> Iterator[str]:
             yield f"{name} does not have {', '.join(lacking)}, only {', '.join(sorted(listed))}"
     elif placeholder in NUMBERS and not has_value(about, None, value):
         yield f"{name} gets {value} for the number {placeholder}"
-
-
-def _unknown_variables(environment: Mapping[str, str], text: str) -> list[str]:
-    known = set(VARIABLE.findall(text))
-    return [
-        f"{name} is the variable of no option"
-        for name in environment
-        if name.startswith(OPTION_VARIABLE) and name not in known
-    ]

@@ -348,9 +348,8 @@ class NumbersTrial:
         operations = dict.fromkeys(name for each in groups() for name in each.operations)
         run = self._run("support", ",".join(operations))
         if run.done.status != 0 or not run.results:
-            printed = run.done.output[-1000:].strip()
             ended = f"{PROGRAM} ended with {run.done.status} and lists no cases"
-            raise UntriedError(ended, printed)
+            raise UntriedError(ended, run.done.output[-1000:].strip())
         self.lacking = lacking(run.done.output)
         return [each.case for each in run.results.values()], chains(run.done.output)
 
@@ -380,16 +379,13 @@ class NumbersTrial:
                 found = self._ended(waiting.pop(0), run)
                 ended += found.outcome is not Outcome.NO_REFERENCE
                 yield found
-        for case in waiting:
-            yield CaseResult(
-                case, Outcome.NOT_COMPUTED, f"{ENDS} cases ended the program before it"
-            )
+        why = f"{ENDS} cases ended the program before it"
+        yield from (CaseResult(case, Outcome.NOT_COMPUTED, why) for case in waiting)
 
     def _racing(self, chosen: Sequence[Case]) -> Iterator[CaseResult]:
         # Numbers show a race only where the warp that should come first does not.
-        for each in self._compare(chosen, races=True):
-            if each.outcome is Outcome.DIFFERS:
-                yield each
+        found = self._compare(chosen, races=True)
+        return (each for each in found if each.outcome is Outcome.DIFFERS)
 
     def _ended(self, case: Case, run: _Run) -> CaseResult:
         found = _stopped(case, run)
@@ -483,8 +479,7 @@ UNTRIED = {Outcome.NOT_COMPUTED, Outcome.NO_REFERENCE}
 
 def check_kernels(context: Context) -> Iterator[Check]:
     """Compare the chosen cases of the tree's own test-backend-ops, group by group."""
-    subject = "kernels on a simulated card that computes"
-    return on_a_card(_checks(context), KIND, subject, EXPECTED)
+    return on_a_card(_checks(context), KIND, "kernels on a simulated card that computes", EXPECTED)
 
 
 def _checks(context: Context) -> Iterator[Check]:
@@ -516,11 +511,8 @@ def _group(context: Context, title: str, found: Sequence[CaseResult]) -> Iterato
         yield Check.skipped(KIND, title, EXPECTED, "the tree has no such case")
         return
     counts = Counter(each.outcome for each in found)
-    differing = [
-        (each.case.name, f"{each.case.name}: {each.why}")
-        for each in found
-        if each.outcome is Outcome.DIFFERS
-    ]
+    wrong = (each for each in found if each.outcome is Outcome.DIFFERS)
+    differing = [(each.case.name, f"{each.case.name}: {each.why}") for each in wrong]
     others = [f"{counts[each]} {each}" for each in Outcome if each not in COMPARED and counts[each]]
     lacking = [f"{each.case.name}: {each.why}" for each in found if each.outcome in UNTRIED]
     text = "; ".join([f"{counts[Outcome.EQUAL]} cases", *others, *lacking[:NAMED_CASES]])

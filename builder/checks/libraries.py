@@ -111,15 +111,8 @@ class Loader:
     def _directories(self, file: File, parsed: ElfFile) -> list[str]:
         triplet = TRIPLETS.get(parsed.machine, "")
         first = [] if parsed.runpath else _expand(parsed.rpath, file)
-        trusted = [f"/lib/{triplet}", f"/usr/lib/{triplet}"]
-        return [
-            *first,
-            *self._environment,
-            *_expand(parsed.runpath, file),
-            *self._configured,
-            *trusted,
-            *ROOTS,
-        ]
+        own = [*first, *self._environment, *_expand(parsed.runpath, file), *self._configured]
+        return [*own, f"/lib/{triplet}", f"/usr/lib/{triplet}", *ROOTS]
 
     def _usable(self, path: str, parsed: ElfFile) -> tuple[str, ElfFile] | None:
         found = self.contents.files.get(self.contents.resolve(path) or "")
@@ -281,11 +274,8 @@ def _several(names: Sequence[str]) -> str:
 def check(context: Context) -> Iterator[Check]:
     """All needed libraries, their symbols and symbol versions, and the driver."""
     contents, rules, recipe = context.contents, context.rules, context.subject.recipe
-    damaged = [
-        (file.path, f"{file.path}: {file.malformed}")
-        for file in contents.files.values()
-        if file.malformed
-    ]
+    malformed = (file for file in contents.files.values() if file.malformed)
+    damaged = [(file.path, f"{file.path}: {file.malformed}") for file in malformed]
     yield rules.check("closure", "every ELF file can be read", "all", damaged, "all can")
     together = Together(contents)
     count = sum(len(parsed.needed) for _, parsed in contents.elves())
@@ -300,11 +290,8 @@ def check(context: Context) -> Iterator[Check]:
     yield rules.check("closure", subject, "all are defined", undefined, "all are")
     if recipe is not None and not recipe.cuda.vmm:
         subject = "nothing needs the driver's library (vmm = false)"
-        driver = [
-            (path, f"{path} needs {name}")
-            for path, names in together.driver.items()
-            for name in names
-        ]
+        needs = together.driver.items()
+        driver = [(path, f"{path} needs {name}") for path, names in needs for name in names]
         yield rules.check("closure", subject, "no libcuda.so.1 among NEEDED", driver)
 
 
@@ -341,17 +328,15 @@ def check_run_paths(context: Context) -> Iterator[Check]:
     wrong = []
     for file, parsed in context.added.elves():
         for path in _expand((*parsed.runpath, *parsed.rpath), file):
-            place = posixpath.normpath(path)
-            fault = _fault(path, place, file, context.contents)
-            if fault:
+            if fault := _fault(path, file, context.contents):
                 wrong.append((file.path, f"{file.path} looks in {fault}"))
+    subject = "RUNPATH and RPATH lead into the image"
     expected = "no build directory, no missing directory"
-    yield context.rules.check(
-        "run paths", "RUNPATH and RPATH lead into the image", expected, wrong, "all do"
-    )
+    yield context.rules.check("run paths", subject, expected, wrong, "all do")
 
 
-def _fault(path: str, place: str, file: File, contents: Contents) -> str:
+def _fault(path: str, file: File, contents: Contents) -> str:
+    place = posixpath.normpath(path)
     if not path.startswith("/"):
         return f"{path!r}, relative to the working directory"
     if any(place == root or place.startswith(root + "/") for root in BUILD_DIRECTORIES):
@@ -388,17 +373,10 @@ def check_loads(context: Context) -> Iterator[Check]:
         copy_out(context.subject.reference, f"/{name}", file)
         place = f"{PLACE}/{name}"
         # cat does not use the library, and shows its own memory map.
-        done = containers.run(
-            devel,
-            ["/proc/self/maps"],
-            entrypoint="cat",
-            timeout=TIMEOUT,
-            extra=(
-                f"--volume={file}:{place}:ro",
-                f"--env=LD_PRELOAD={place}",
-                f"--env=LD_LIBRARY_PATH={STUBS}",
-            ),
-        )
+        extra = [f"--volume={file}:{place}:ro"]
+        extra += [f"--env=LD_PRELOAD={place}", f"--env=LD_LIBRARY_PATH={STUBS}"]
+        maps = ["/proc/self/maps"]
+        done = containers.run(devel, maps, entrypoint="cat", timeout=TIMEOUT, extra=extra)
         loaded = list(dict.fromkeys(MAPPED.findall(done.output)))
         passed = done.status == 0 and place in loaded
         found = "loaded" if passed else done.output.strip()[:300] or f"exit code {done.status}"
@@ -420,15 +398,11 @@ def _lost_symbols(
         missing -= _symbols(library).defined
     accepted = artifact.undefined
     faults = [f"{name} is undefined" for name in sorted(missing - accepted.keys())]
-    faults += [
-        f"{name} is defined: remove it from the recipe"
-        for name in sorted(accepted.keys() - missing)
-    ]
+    unused = sorted(accepted.keys() - missing)
+    faults += [f"{name} is defined: remove it from the recipe" for name in unused]
     fine = "; ".join(f"accepted: {name} ({why})" for name, why in accepted.items())
-    expected = "every symbol is defined"
-    return Check.of(
-        "loads", f"/{file.name}", expected, "; ".join(faults) or fine or "all are", not faults
-    )
+    found = "; ".join(faults) or fine or "all are"
+    return Check.of("loads", f"/{file.name}", "every symbol is defined", found, not faults)
 
 
 def _symbols(file: Path) -> Symbols:
@@ -519,10 +493,7 @@ def _versions(context: Context) -> Check:
         if CUDA_LIBRARY.match(name) and not file.shares:
             named[f"{name} for {parsed.machine}"].setdefault(file.digest, file)
     several = [
-        (
-            group[0].path,
-            f"{name}: {', '.join(file.path for file in group)} ({_cost(group)})",
-        )
+        (group[0].path, f"{name}: {', '.join(file.path for file in group)} ({_cost(group)})")
         for name, group in ((name, list(found.values())) for name, found in named.items())
         if len(group) > 1
         if any(file.path in added.files or file.path.startswith(LAYOUT.cuda) for file in group)

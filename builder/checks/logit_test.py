@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from builder.checks.device import refused
+from builder.checks.device import UNUSED, refused
 from builder.checks.server import (
     SECONDS,
     Continued,
@@ -30,14 +30,8 @@ from builder.checks.server import (
     shared_folder,
 )
 from builder.checks.simulated import SimulatedServer, Simulation
-from builder.checks.subject import (
-    Context,
-    InapplicableError,
-    on_a_card,
-    option_text,
-    option_values,
-)
-from builder.checks.verdict import Check, CheckState
+from builder.checks.subject import Context, InapplicableError, on_a_card, option_text, option_values
+from builder.checks.verdict import Check, CheckState, listed
 from builder.engines.servers import API_FLAVORS
 from builder.presets import made_models
 from builder.presets.cards import Card
@@ -94,8 +88,8 @@ class Drafting:
         In one slot: before its merge, MTP refused more (tools/server/server-context.cpp: "MTP
         currently supports only n_parallel=1").
         """
-        drafts = ["--spec-type", self.kind, "--spec-draft-n-max", "3", "--draft-p-min", "0"]
-        return [*drafts, "--parallel", "1"]
+        options = f"--spec-type {self.kind} --spec-draft-n-max 3 --draft-p-min 0 --parallel 1"
+        return options.split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +270,10 @@ class ModelNumbers:
             self._compared("after a reuse of the cache", alone, again, report, reuse),
             self._compared("beside another prompt", alone, beside, report),
         ]
-        wrong = [number for number, check in enumerate(compared) if not check.passed]
-        if wrong:
-            first = compared[wrong[0]]
-            compared[wrong[0]] = replace(first, found=f"{first.found}; {self._race()}")
+        for number, each in enumerate(compared):
+            if not each.passed:
+                compared[number] = replace(each, found=f"{each.found}; {self._race()}")
+                break
         yield from compared
         for drafting in self.trial.draftings:
             if drafting.kind in self.numbers.drafts:
@@ -302,11 +296,10 @@ class ModelNumbers:
     def _race(self) -> str:
         ask = partial(_alone, seconds=RACE_SECONDS)
         answer = self._asked(ask, card="races", races=True)
-        found, report = "no race was found for the prompt alone", None
         if isinstance(answer, _Failed):
             found, report = f"races were looked for until: {answer.why}", answer.report
         else:
-            report = answer[1]
+            found, report = "no race was found for the prompt alone", answer[1]
         return next((each for each in refused(report) if RACE in each), found) if report else found
 
     def _first_wrong_layer(self) -> str:
@@ -338,14 +331,12 @@ class ModelNumbers:
             made_models.write_tiny(drafter, draft)
         found = self._asked(_alone, drafting.options, draft, card=kind)
         if isinstance(found, _Failed):
-            if drafter is not None and found.unknown:
-                why = _unknown(drafter)
-                return Check.skipped(KIND, f"{self._name}: {subject}", expected, why)
-            return self._unanswered(subject, found)
-        drafted = found[0].drafted
-        if not drafted:
+            if drafter is None or not found.unknown:
+                return self._unanswered(subject, found)
+            return Check.skipped(KIND, f"{self._name}: {subject}", expected, _unknown(drafter))
+        if not found[0].drafted:
             return Check.skipped(KIND, f"{self._name}: {subject}", expected, "nothing was drafted")
-        accepted = f"; {found[0].accepted or 0} of {drafted} drafts accepted"
+        accepted = f"; {found[0].accepted or 0} of {found[0].drafted} drafts accepted"
         return self._compared(subject, alone, *found, accepted, drafted=True)
 
     def _compared(
@@ -397,14 +388,8 @@ class ModelNumbers:
             if card:
                 with self._model.open("rb") as stream:
                     header = gguf.read(stream)
-                on = image.on(
-                    [numbers.card],
-                    header,
-                    self.work / card,
-                    ptx=numbers.ptx,
-                    races=races,
-                    outputs=numbers.outputs,
-                )
+                of = [numbers.card], header, self.work / card, numbers.ptx
+                on = image.on(*of, races=races, outputs=numbers.outputs)
                 simulation = stack.enter_context(on)
             spec = ServeSpec(
                 self._model,
@@ -478,27 +463,19 @@ def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
     """
     server, test = context.server, context.numbers_test  # where there is none, nothing is started
     text = context.help(context.recipe.image.entrypoint)
-    return Numbers(
-        server,
-        context.card,
-        test.ptx,
-        drafts(text),
-        sorted(cache_types(text) - {USUAL_CACHE}),
-        driver_stub=context.stub,
-        outputs=outputs,
-    )
+    caches = sorted(cache_types(text) - {USUAL_CACHE})
+    card, stub = context.card, context.stub
+    return Numbers(server, card, test.ptx, drafts(text), caches, driver_stub=stub, outputs=outputs)
 
 
 def check_kernels(subject: str, report: Report | None) -> Check:
     """Whether each launch was computed, and without a fault."""
     expected = "all launches computed, without a fault"
     if report is None:
-        return Check.of(KIND, subject, expected, "it called no function of CUDA", False)
+        return Check.of(KIND, subject, expected, UNUSED, False)
     instructions = sum(each.instructions for each in report.launches)
-    found = (
-        f"{report.computed} of {report.launched} launches of {len(report.kernels)} kernels, "
-        f"{instructions:,} instructions"
-    )
+    found = f"{report.computed} of {report.launched} launches of {len(report.kernels)} kernels"
+    found += f", {instructions:,} instructions"
     if report.violations:
         found = f"{found}; {'; '.join(refused(report)[:NAMED])}"
     if report.lacks_only:
@@ -511,5 +488,4 @@ def _suspects(kernels: Collection[str]) -> str:
     if not kernels:
         return "a model that agrees launches the same kernels"
     names = sorted({function_of(kernel) for kernel in kernels})
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"launched by no model that agrees: {', '.join(names[:NAMED])}{more}"
+    return f"launched by no model that agrees: {listed(names, NAMED, ', ')}"

@@ -146,9 +146,8 @@ class PredictedToken(TokenCandidate):
         for each in found.probs:
             # llama.cpp has the lowest number of a float where the probability is 0.
             logarithm = math.log(each.prob) if each.prob > 0 else LOWEST
-            candidates.append(
-                {"id": _number(each.tok_str, seen[each.tok_str]), "logprob": logarithm}
-            )
+            number = _number(each.tok_str, seen[each.tok_str])
+            candidates.append({"id": number, "logprob": logarithm})
             seen[each.tok_str] += 1
         return {"id": _number(found.content, 0), "logprob": 0.0, "top_logprobs": candidates}
 
@@ -265,9 +264,8 @@ class ServerClient:
         finished = False
         with self._opened("POST", path, body, seconds) as opened:
             if opened.coding not in {"", "identity"}:
-                raise UnansweredError(
-                    f"{path}: the stream has the coding {opened.coding[:SHOWN]!r}"
-                )
+                coding = opened.coding[:SHOWN]
+                raise UnansweredError(f"{path}: the stream has the coding {coding!r}")
             for line in _lines(opened.blocks(), path):
                 name, _, data = line.partition(b":")
                 if name != b"data":
@@ -276,11 +274,9 @@ class ServerClient:
                     finished = True
                     break
                 if len(events) == MOST_EVENTS:
-                    raise UnansweredError(
-                        f"{path}: the stream has more than {MOST_EVENTS:,} events"
-                    )
-                at = time.monotonic() - started
-                events.append(Event(_event(data, path), at))
+                    why = f"the stream has more than {MOST_EVENTS:,} events"
+                    raise UnansweredError(f"{path}: {why}")
+                events.append(Event(_event(data, path), time.monotonic() - started))
         return StreamedAnswer(tuple(events), time.monotonic() - started, finished)
 
     def status(self, path: str, seconds: float) -> int:
@@ -695,14 +691,8 @@ def continued(
     page = server.api_flavor.predictions
     if page is None:
         raise UnansweredError("its API has no probabilities")
-    body = {
-        "prompt": prompt,
-        "n_predict": tokens,
-        "temperature": 0,
-        "seed": 1,
-        "n_probs": MANY,
-        "cache_prompt": cached,
-    }
+    body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "seed": 1}
+    body |= {"n_probs": MANY, "cache_prompt": cached}
     found = server.client.post(page, body, Prediction, seconds)
     generated = found.completion_probabilities
     if len(generated) != tokens:
@@ -742,9 +732,8 @@ class Difference:
 
     def first_beyond(self, limit: float) -> int | None:
         """The first position that differs by more than ``limit``."""
-        return min(
-            (at for at, distance in self.distances.items() if distance > limit), default=None
-        )
+        beyond = (at for at, distance in self.distances.items() if distance > limit)
+        return min(beyond, default=None)
 
     def within(self, limit: float) -> bool:
         """Whether no logarithm differs by more than ``limit``, and two such errors can turn the

@@ -29,7 +29,7 @@ from builder.checks.server import (
 )
 from builder.checks.speed import RunSettings, measure
 from builder.checks.subject import Context, GpuTest
-from builder.checks.verdict import Check
+from builder.checks.verdict import Check, listed
 from builder.core.errors import UntriedError
 from builder.docker import gpus
 from builder.docker.containers import NotRunnableError
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 # control tokens have zero rows in ``output.weight``, so that they are never chosen.
 
 MODEL_NAME = "tiny"
-EMBEDDING, HEADS, LAYERS, FEED_FORWARD, CONTEXT = 64, 2, 2, 128, 512
+EMBEDDING, HEADS, LAYERS, FEED_FORWARD = 64, 2, 2, 128
+CONTEXT = 512  # tokens
 
 
 def write_model(path: Path, seed: int = 1) -> None:
@@ -228,8 +229,7 @@ def _tokenizer() -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **dict.fromkeys(("truncation", "padding"), None),
         "added_tokens": [{"id": len(letters), "content": END, **flags, "special": True}],
         "normalizer": None,
         "pre_tokenizer": step,
@@ -237,10 +237,8 @@ def _tokenizer() -> dict[str, Any]:
         "decoder": step,
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
+            **dict.fromkeys(("dropout", "unk_token"), None),
+            **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), None),
             "fuse_unk": False,
             "vocab": {letter: number for number, letter in enumerate(letters)},
             "merges": [],
@@ -257,7 +255,6 @@ def byte_letters() -> list[str]:
     return [*map(chr, shown), *(chr(0x100 + number) for number in range(rest))]
 
 
-CONTEXT = 512  # tokens: the test model's own size
 TOKENS = 12
 STOP = 10  # seconds between SIGTERM and SIGKILL
 ANSWER = 60.0  # seconds for any one answer
@@ -283,35 +280,30 @@ def check(context: Context) -> Iterator[Check]:
     try:
         spec = ServeSpec(model, CONTEXT, driver_stub=context.stub)
         with launched(context.subject.reference, serve, image.port, spec) as server:
-            yield from _checks(server, serve, image.health)
+            yield (start := starts(server, serve.seconds))
+            if not start.passed:
+                return
+            if image.health is not None:
+                yield _health_check(server)
+            for request in requests_of(server):
+                yield answered(server, request)
+            yield stops(server)
     except NotRunnableError as error:
         yield Check.of("serves", "starts", "its program runs", str(error), False)
     except UntriedError as error:
         yield Check.untried("serves", "a server in a container", "starts", error)
 
 
-def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
-    started = starts(server, serve.seconds)
-    yield started
-    if not started.passed:
-        return
-    if health is not None:
-        yield _health_check(server)
-    for request in requests_of(server):
-        yield answered(server, request)
-    yield stops(server)
-
-
 def starts(
     server: Server, seconds: float, where: str = "", kind: str = "serves", of: str = ""
 ) -> Check:
     """Whether a server gets healthy in time; ``of`` begins the subject: "NAME: "."""
-    expected = f"healthy within {seconds:.0f} s{where}"
+    passed = True
     try:
         found = f"after {server.wait(seconds):.1f} s"
     except NotServingError as error:
-        return Check.of(kind, f"{of}starts", expected, str(error), False)
-    return Check.of(kind, f"{of}starts", expected, found, True)
+        found, passed = str(error), False
+    return Check.of(kind, f"{of}starts", f"healthy within {seconds:.0f} s{where}", found, passed)
 
 
 def requests_of(server: Server) -> Iterator[Request]:
@@ -341,11 +333,9 @@ def _completion(**more: Any) -> dict[str, Any]:
 
 
 def _models(server: Server) -> str:
-    found = server.models(ANSWER)
-    names = [repr(posixpath.basename(name)[:SHOWN]) for name in found[:NAMED]]
-    if len(found) != 1:
-        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        raise UnansweredError(f"it lists {len(found)} models: {', '.join(names)}{more}")
+    names = [repr(posixpath.basename(name)[:SHOWN]) for name in server.models(ANSWER)]
+    if len(names) != 1:
+        raise UnansweredError(f"it lists {len(names)} models: {listed(names, NAMED, ', ')}")
     return names[0]
 
 
@@ -387,11 +377,9 @@ def _tokenizes(server: Server, tokenizer: TokenizerPages) -> str:
 def _chats(server: Server) -> str:
     messages = [{"role": "user", "content": PROMPT}]
     body = {"messages": messages, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
-    answer = server.client.post(
-        server.api_flavor.chat, server.request(body, ANSWER), Answer, ANSWER
-    )
-    messages_back = [each.message for each in answer.choices or [] if each.message]
-    role = messages_back[0].role if messages_back else None
+    whole = server.request(body, ANSWER)
+    answer = server.client.post(server.api_flavor.chat, whole, Answer, ANSWER)
+    role = next((each.message.role for each in answer.choices or [] if each.message), None)
     text = answer.text
     if role != "assistant" or not text:
         raise UnansweredError(f"the role {role!r} with the text {text[:SHOWN]!r}")
@@ -447,36 +435,32 @@ def check_gpu(context: Context) -> Iterator[Check]:
     spec = ServeSpec(model, size, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
         with launched(context.subject.reference, recipe.serve, recipe.image.port, spec) as server:
-            yield from _devices(
-                gpus.visible_in(server.container), recipe, driver_of(context.contents)
-            )
+            driver = recipe.cuda.driver or driver_of(context.contents)
+            yield from _devices(gpus.visible_in(server.container), recipe, driver)
             yield from on_gpu(server, recipe.serve, gpu_test)
     except UntriedError as error:
         yield Check.untried("gpu", "a server with a GPU", "is started", error)
 
 
-def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> Iterator[Check]:
+def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, oldest: str | None) -> Iterator[Check]:
     wanted = sorted({str(Capability.of_arch(arch)) for arch in recipe.cuda.arch})
     names = ", ".join(f"{gpu.name} ({gpu.capability})" for gpu in found) or "none"
     right = any(gpu.capability in wanted for gpu in found)
     yield Check.of("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
-    oldest = recipe.cuda.driver or driver
     if oldest is not None and found:
-        known = filter(None, (gpu.driver for gpu in found))
-        version = min(known, key=gpus.version_numbers, default="")
-        if not version:
+        known, expected = filter(None, (gpu.driver for gpu in found)), f"{oldest} or newer"
+        if version := min(known, key=gpus.version_numbers, default=""):
+            enough = not gpus.is_older(version, oldest)
+            yield Check.of("gpu", "driver", expected, version, enough)
+        else:
             why = "nvidia-smi does not know the driver's version"
-            yield Check.untried("gpu", "driver", f"{oldest} or newer", why)
-            return
-        enough = not gpus.is_older(version, oldest)
-        yield Check.of("gpu", "driver", f"{oldest} or newer", version, enough)
+            yield Check.untried("gpu", "driver", expected, why)
 
 
 def on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
     """The start, the model's place, and the speed."""
     patience = serve.seconds if gpu_test.model is None else LOADING
-    started = starts(server, patience, kind="gpu")
-    yield started
+    yield (started := starts(server, patience, kind="gpu"))
     if started.passed:
         yield placed(server)
         yield from collapse(server, gpu_test.settings)
@@ -484,18 +468,17 @@ def on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
 
 def placed(server: Server, kind: str = "gpu", subject: str = "model") -> Check:
     """Whether the weights are on the GPU, by the server's own report."""
-    expected = "all of it on the GPU"
-    if server.api_flavor.device_page is not None:
+    if server.api_flavor.device_page is None:
+        models = offloaded(server.container.log())
+        found = "; ".join(map(str, models)) or "its log does not mention offloaded layers"
+        whole = bool(models) and all(each.layers == each.of for each in models)
+    else:
         try:
             page = server.client.get(server.api_flavor.device_page, DevicePage, 30.0)
+            found, whole = f"it runs on {page.backend}", page.backend == "cuda"
         except UnansweredError as error:
-            return Check.of(kind, subject, expected, str(error), False)
-        found, whole = f"it runs on {page.backend}", page.backend == "cuda"
-        return Check.of(kind, subject, expected, found, whole)
-    models = offloaded(server.container.log())
-    found = "; ".join(map(str, models)) or "its log does not mention offloaded layers"
-    whole = bool(models) and all(each.layers == each.of for each in models)
-    return Check.of(kind, subject, expected, found, whole)
+            found, whole = str(error), False
+    return Check.of(kind, subject, "all of it on the GPU", found, whole)
 
 
 def collapse(server: Server, settings: RunSettings) -> Iterator[Check]:
@@ -503,10 +486,9 @@ def collapse(server: Server, settings: RunSettings) -> Iterator[Check]:
     expected = f"{settings.runs} runs, later ones as fast as earlier ones"
     try:
         _, runs = measure(server.client, server.api_flavor, settings)
+        yield from check_runs(runs, expected)
     except UnansweredError as error:
         yield Check.of("gpu", "speed over runs", expected, str(error), False)
-        return
-    yield from check_runs(runs, expected)
 
 
 def check_runs(runs: Sequence[Generation], expected: str) -> Iterator[Check]:

@@ -145,7 +145,10 @@ def libraries(cache: Path, devel: str, log: Log, *, computes: bool = False) -> P
     def make(made: Path, _: Path) -> None:
         what = ", which computes" if computes else ""
         log(f"compiling the simulator of the cards{what}, once for this base")
-        _compile(devel, {"CROSS": cross_prefix(image), **parts}, made)
+        arguments = {"BASE": devel, "CROSS": cross_prefix(image), **parts}
+        if output := buildx.build_files(sources(), arguments, made):
+            todo = f"it needs the headers of CUDA 13, and {devel} has others"
+            raise BuildError("the simulator of the cards does not compile", output, todo)
         made.chmod(0o755)  # buildx makes it private; the image's own user reads it
 
     return made_once(cache, "simulator", key, log, make)
@@ -192,17 +195,6 @@ def compiling_image(devel: str) -> docker.Image:
 def cross_prefix(devel: docker.Image) -> str:
     """The prefix of the compiler: a base to compile in is of the machine that compiles."""
     return "" if devel.platform == buildx.TARGET else f"{GNU_TRIPLETS['amd64']}-"
-
-
-def _compile(devel: str, arguments: Mapping[str, str], made: Path) -> None:
-    """Build the last stage of the Dockerfile of the sources, and write its files to ``made``."""
-    output = buildx.build_files(sources(), {"BASE": devel, **arguments}, made)
-    if output:
-        raise BuildError(
-            "the simulator of the cards does not compile",
-            output,
-            f"it needs the headers of CUDA 13, and {devel} has others",
-        )
 
 
 # The files that configure the simulator's libraries: the cards, and the image's device code.
@@ -336,9 +328,8 @@ def why_never(catalog: Catalog, recipe: Recipe) -> str:
     extends = any(catalog.base(name).recipe.published for name in catalog.chain(recipe.base))
     server_of = ENGINES[recipe.family].server_of
     on_platforms = [(complete(recipe.on(platform)), platform) for platform in recipe.platform]
-    reasons = [
-        why_not(each, server_of(each), platform, extends=extends) for each, platform in on_platforms
-    ]
+    on_each = ((each, server_of(each), platform) for each, platform in on_platforms)
+    reasons = [why_not(*each, extends=extends) for each in on_each]
     return "" if "" in reasons else reasons[0]
 
 
@@ -388,21 +379,12 @@ def ptx_program(cache: Path, log: Log) -> Path:
 
     def make(made: Path, own: Path) -> None:
         log("compiling the PTX interpreter, once for these sources: about two minutes")
-        _compile_ptx(made, own)
+        where = [f"OUT={made}", f"BUILD={own}", f"VARIANTS={VARIANTS}"]
+        command = ["make", "-C", str(sources() / "ptx"), *where, str(made / "ptx")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = "\n".join(done.stderr.splitlines()[-LINES:])
+            what = "the PTX interpreter does not compile"
+            raise BuildError(what, lines, "it needs g++ 12 or later")
 
     return made_once(cache, "interpreter", key, log, make) / "ptx"
-
-
-def _compile_ptx(made: Path, build: Path) -> None:
-    where = [f"OUT={made}", f"BUILD={build}", f"VARIANTS={VARIANTS}"]
-    done = subprocess.run(
-        ["make", "-C", str(sources() / "ptx"), *where, str(made / "ptx")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.splitlines()[-LINES:]
-        raise BuildError(
-            "the PTX interpreter does not compile", "\n".join(lines), "it needs g++ 12 or later"
-        )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from builder.checks.simulated import RUNTIME, SimulatedServer, why_not
 from builder.checks.speed import RunSettings
-from builder.checks.verdict import Check, DeviceUse
+from builder.checks.verdict import Check, DeviceUse, listed
 from builder.core.errors import BuilderError, UntriedError, suggestion
 from builder.core.log import Log
 from builder.core.platforms import Platform
@@ -26,8 +27,6 @@ from builder.presets.cards import Card
 from builder.presets.schema import Preset, PresetUse
 from builder.recipes.probes import Accept, OptionProbe, RunProbe, pattern_names
 from builder.recipes.schema import Recipe
-
-# An image of the engine, and all that its recipe asks of it.
 
 RUNS, WARM_UPS = 10, 2
 TOKENS, TINY_TOKENS = 2000, 256
@@ -51,10 +50,8 @@ class GpuTest:
     @property
     def settings(self) -> RunSettings:
         """The runs of the collapse test."""
-        if self.model is None:
-            prompt, tokens = "Hello", TINY_TOKENS
-            return RunSettings(prompt=prompt, tokens=tokens, runs=self.runs, warm_ups=self.warm_ups)
-        return RunSettings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
+        settings = RunSettings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
+        return settings if self.model else replace(settings, prompt="Hello", tokens=TINY_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +232,16 @@ class Rules:
         if there are none.
         """
         left: list[str] = []
-        accepted_for: dict[str, int] = {}
+        accepted_for: Counter[str] = Counter()
         for path, description in offenders:
             accept = self.accepts(kind, path, description)
             if accept is None:
                 left.append(description)
             else:
-                accepted_for[accept.why] = accepted_for.get(accept.why, 0) + 1
-        named = "; ".join(left[:NAMED])
-        more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
-        accepted = "".join(f"; accepted: {count} ({why})" for why, count in accepted_for.items())
-        return Check.of(kind, subject, expected, (named + more or fine) + accepted, not left)
+                accepted_for[accept.why] += 1
+        found = listed(left, NAMED) or fine
+        found += "".join(f"; accepted: {count} ({why})" for why, count in accepted_for.items())
+        return Check.of(kind, subject, expected, found, not left)
 
     def unused(self) -> Iterator[Check]:
         """A failed check for each exemption that nothing needs.
@@ -254,13 +250,10 @@ class Rules:
         """
         for number, accept in enumerate(self._accepted):
             if number not in self._used and accept.check != "numbers":
-                yield Check.of(
-                    "accept",
-                    f"{accept.check} {accept.covered}",
-                    f"something that breaks the rule ({accept.why})",
-                    "nothing does: remove it from the recipe",
-                    False,
-                )
+                subject = f"{accept.check} {accept.covered}"
+                expected = f"something that breaks the rule ({accept.why})"
+                found = "nothing does: remove it from the recipe"
+                yield Check.of("accept", subject, expected, found, False)
 
 
 # The image that has been read.
@@ -281,17 +274,13 @@ class Context:
     contents: Contents
     work: Path
     numbers: NumbersTest | str | BuilderError = "nothing is known of its build"
-    """The sources of the comparison of its numbers; why there are none; the error that a check of
-    them ends with."""
+    """Their sources; why there are none; the error that a check of them ends with."""
     known_faults: Sequence[Accept] = ()
     """What every recipe accepts (``kernel_test.known_faults``)."""
     checks: list[Check] = field(default_factory=list)
     code: tuple[CodePaths, ...] = ()
-    """The device code of its libraries for every card, once it was checked."""
     device: DeviceUse | None = None
-    """The server's use of a simulated card, once it ran on one."""
     presets: dict[str, PresetUse] = field(default_factory=dict)
-    """The use of cards by the servers of presets, by name."""
     _helps: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
@@ -329,12 +318,9 @@ class Context:
 
     def run(self, program: str, arguments: Sequence[str]) -> Finished:
         """Run a program of the image without network.  Raises ``UntriedError``."""
+        image, stub = self.subject.reference, self.stub
         return containers.run(
-            self.subject.reference,
-            arguments,
-            entrypoint=program,
-            timeout=TIMEOUT,
-            driver_stub=self.stub,
+            image, arguments, entrypoint=program, timeout=TIMEOUT, driver_stub=stub
         )
 
     def help(self, entrypoint: Sequence[str], option: str = "--help") -> str:
@@ -401,16 +387,8 @@ class Context:
             raise InapplicableError("the base has no image to compile in")
         if not any(parsed.soname == RUNTIME for _, parsed in self.contents.elves()):
             raise InapplicableError(f"the image has no {RUNTIME}")
-        return SimulatedServer(
-            subject.reference,
-            self.contents,
-            serve,
-            port,
-            subject.devel,
-            test.cache,
-            test.log,
-            self.folder,
-        )
+        image = subject.reference, self.contents, serve, port, subject.devel
+        return SimulatedServer(*image, test.cache, test.log, self.folder)
 
 
 def guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]:
@@ -465,13 +443,8 @@ def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:
     subject = " ".join(probe.run)
     done = context.run(program, arguments)
     ended = done.status == probe.status
-    yield Check.of(
-        "runs",
-        subject,
-        f"exit status {probe.status}",
-        f"{done.status}" if ended else f"{done.status}: {excerpt(done.output)}",
-        ended,
-    )
+    found = f"{done.status}" if ended else f"{done.status}: {excerpt(done.output)}"
+    yield Check.of("runs", subject, f"exit status {probe.status}", found, ended)
     for text in probe.contains:
         passed = text in done.output
         found = text if passed else excerpt(done.output)
@@ -494,9 +467,8 @@ def of_option(probe: OptionProbe, context: Context) -> Iterator[Check]:
     subject = f"{probe.option} in --help"
     listed = text is not None
     if probe.absent:
-        yield Check.of(
-            "option", subject, "is not listed", excerpt(text or "not listed"), not listed
-        )
+        shown = excerpt(text or "not listed")
+        yield Check.of("option", subject, "is not listed", shown, not listed)
         return
     found, known = "is listed", help_options(help_output)
     if not listed and known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
@@ -64,6 +64,12 @@ class Check:
         return f"expected: {self.expected}; found: {self.found}"
 
 
+def listed(names: Sequence[str], most: int, separator: str = "; ") -> str:
+    """The first names in one text: "a; b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
+
+
 def timed(checks: Iterable[Check]) -> Iterator[Check]:
     """The checks, each with the seconds since the one before."""
     started = time.monotonic()
@@ -80,19 +86,14 @@ class DeviceUse:
     memory: int
     peak: int
     context: int
-    """The CUDA context's own memory, part of the peak."""
     by_kind: Mapping[str, int]
-    """Memory at the peak: weights, KV cache, compute, drafter, projector, other."""
     launches: Mapping[str, int]
-    """By kernel, its mangled name."""
     code: Mapping[str, int]
     """Launches by the code that the card would run: "sm_120a"."""
     called: Mapping[str, int]
-    """Functions of CUDA, and how often each was called."""
     implemented: int
     """Functions that the simulator implements by hand."""
     paths: tuple[WorkPath, ...] = ()
-    """The paths that the engine took for its work."""
     stated: str = ""
     """What the engine's own log says of its choices; empty: nothing that is read."""
 
@@ -121,9 +122,7 @@ class Verdict:
     kernels: KernelSummary | None = None
     """The engine's own kernels; None: it has none."""
     device: DeviceUse | None = None
-    """The server's use of a simulated card; None: it was not started on one."""
     presets: Mapping[str, PresetUse] = field(default_factory=dict)
-    """The presets whose server ran on a simulated card, by name."""
     code: tuple[CodePaths, ...] = ()
     """The device code of all libraries, whoever built them, the largest first."""
 
