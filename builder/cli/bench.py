@@ -13,18 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from builder.cli import options
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    EngineCommand,
-    JsonOption,
-    argument,
-    catalog_at,
-    contexts,
-    file_option,
-    option,
-    user_settings,
-)
+from builder.cli.options import argument, catalog_at, file_option, option, user_settings
 from builder.cli.terminal import line, log, minute, pairs, print_json, table
 from builder.core.errors import RecipeError, RegistryError, WorldError
 from builder.core.files import require_writable, write_json
@@ -56,7 +45,7 @@ group = typer.Typer(
 )
 
 
-@group.command(RUN, cls=EngineCommand)
+@group.command(RUN, cls=options.EngineCommand)
 def run_benchmark(
     target: str = argument(
         "RECIPE|IMAGE|URL",
@@ -110,8 +99,8 @@ def run_benchmark(
         dir_okay=False,
     ),
     by: str | None = option("--by NAME", "Your name in the receipt. Default: none."),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Measure the generation speed of an image or a server, one request at a time.
 
@@ -143,7 +132,7 @@ def run_benchmark(
         key = os.environ.get("OPENAI_API_KEY", "")
         found = bench.of_url(target, name, key, settings, log)
     else:
-        sizes = contexts(context)
+        sizes = options.contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
             bench.require_receipt(chosen, by)  # before the first run
@@ -211,7 +200,7 @@ SavedFile = Annotated[
 
 
 @group.command()
-def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) -> None:
+def compare(first: SavedFile, second: SavedFile, as_json: options.JsonOption = False) -> None:
     """Compare two benchmarks on the same hardware: how much faster is the second one?
 
     For each context size that both have, the command prints the means, their ratio with its 95 %
@@ -325,7 +314,9 @@ group_receipts = typer.Typer(
 
 
 @group_receipts.command(LIST)
-def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+def list_receipts(
+    catalog: options.CatalogOption = None, as_json: options.JsonOption = False
+) -> None:
     """List the receipts of the farm, one line a context, the fastest first.
 
     The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
@@ -357,8 +348,8 @@ def add(
         exists=True,
         dir_okay=False,
     ),
-    catalog: CatalogOption = None,
-    dry_run: DryRunOption = False,
+    catalog: options.CatalogOption = None,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Check a receipt and copy it to receipts/.
 

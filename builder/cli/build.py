@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import (
-    BuilderOption,
-    CatalogOption,
-    JobsOption,
-    JsonOption,
-    JunitOption,
-    OfflineOption,
-    PlatformOption,
-    RecipeName,
-    argument,
-    file_option,
-    flag,
-    option,
-    output_option,
-)
-from builder.cli.terminal import filled, line, log, pairs, print_json, table
+from builder.cli.options import argument, file_option, flag, option, output_option
+from builder.cli.terminal import line, log, pairs, print_json, table
 from builder.core import sizes
 from builder.core.errors import BuilderError
 from builder.core.log import duration
@@ -36,21 +22,21 @@ if TYPE_CHECKING:
 
 
 def build(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: PlatformOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.PlatformOption = None,
     rebuild: bool = flag(
         "--rebuild",
         "Build even if the image exists. The base image and the compiler cache are kept.",
     ),
-    jobs: JobsOption = None,
-    builder: BuilderOption = None,
-    offline: OfflineOption = False,
+    jobs: options.JobsOption = None,
+    builder: options.BuilderOption = None,
+    offline: options.OfflineOption = False,
     output: Path | None = output_option(
         "Also write the files of an artifact (a library, not an engine) to this directory."
     ),
-    junit: JunitOption = None,
-    as_json: JsonOption = False,
+    junit: options.JunitOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Build the image of a recipe, smoke-test it, and tag it.
 
@@ -137,7 +123,7 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         "compiler cache": f"{record.reused} of {record.objects} objects" if record.objects else "",
         "log": record.log,
     }
-    pairs(filled(lines))
+    pairs(lines)
 
 
 # ``builder smoke``.
@@ -152,8 +138,8 @@ def smoke(
         "in its label builder.recipe; if there is none, only the checks for all images run.",
         autocompletion=options.recipes,
     ),
-    catalog: CatalogOption = None,
-    platform: PlatformOption = None,
+    catalog: options.CatalogOption = None,
+    platform: options.PlatformOption = None,
     card: list[str] | None = option(
         "--card CARD",
         "Simulated card on which the server is started: 5090, 5090-laptop, ... Default: the "
@@ -170,8 +156,8 @@ def smoke(
         "--model", "Model for the collapse test. Default: the test model, with random weights.", GPU
     ),
     draft: Path | None = file_option("--draft", "Draft model for speculative decoding.", GPU),
-    junit: JunitOption = None,
-    as_json: JsonOption = False,
+    junit: options.JunitOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Smoke-test an image and print every check with its expected and its actual result.
 

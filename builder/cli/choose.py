@@ -16,7 +16,7 @@ from builder.cli.options import (
     option,
     user_settings,
 )
-from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
+from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table
 from builder.core import sizes
 from builder.core.errors import FitError, RecipeError
 from builder.core.farm import farm_root
@@ -214,7 +214,7 @@ def _as_json(
 
 
 def _print(answer: Choice, images: Mapping[str, str]) -> None:
-    pairs(filled({"machine": _shown(answer.machine)}))
+    pairs({"machine": _shown(answer.machine)})
     for remark in answer.machine.remarks:
         log(remark)
     best = answer.recommended

@@ -13,21 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from builder.cli.options import (
-    BuilderOption,
-    CatalogOption,
-    JobsOption,
-    JsonOption,
-    OnePlatformOption,
-    RecipeName,
-    Recipes,
-    argument,
-    catalog_at,
-    flag,
-    option,
-    output_option,
-    user_settings,
-)
+from builder.cli import options
+from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
 from builder.cli.terminal import counted, line, log, minute, print_json, table
 from builder.core import sizes
 from builder.core.errors import RecipeError, UntriedError, WorldError
@@ -48,10 +35,10 @@ WIDE = 120  # columns
 
 
 def nightly(
-    recipes: Recipes = None,
-    catalog: CatalogOption = None,
-    builder: BuilderOption = None,
-    as_json: JsonOption = False,
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
+    builder: options.BuilderOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Bring every channel to its upstream: build, smoke-test, push, then move the channel's tag.
 
@@ -81,10 +68,10 @@ def nightly(
 
 
 def status(
-    recipes: Recipes = None,
-    catalog: CatalogOption = None,
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
     channels: bool = flag("--channels", "Only recipes that have a channel."),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show the published image of each recipe and channel, and how far upstream is ahead.
 
@@ -247,10 +234,10 @@ class BuildFails(StrEnum):
 
 
 def bisect(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
-    builder: BuilderOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
+    builder: options.BuilderOption = None,
     good: str | None = option("--good REF", "Tag, branch or commit that is known to be good."),
     bad: str | None = option("--bad REF", "Later tag, branch or commit that is known to be bad."),
     test: str | None = option(
@@ -274,10 +261,10 @@ def bisect(
     skip: list[str] | None = option(
         "--skip COMMIT", "Do not test this commit (at least seven digits). May be repeated."
     ),
-    jobs: JobsOption = None,
+    jobs: options.JobsOption = None,
     reset: bool = flag("--reset", "Discard progress and do nothing else."),
     status: bool = flag("--status", "Print the progress and test nothing."),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Find the upstream commit that broke an engine, by building and testing commits.
 
@@ -371,8 +358,8 @@ group.add_typer(ccache, name="ccache")
 
 @group.command()
 def matrix(
-    recipes: Recipes = None,
-    catalog: CatalogOption = None,
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
     changed_since: str | None = option(
         "--changed-since REV",
         "Only recipes whose image or whose checks changed since this commit of the catalog's "
@@ -392,7 +379,7 @@ def matrix(
         "these recipes are left out with a warning.",
         "",
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
 
@@ -431,7 +418,9 @@ def matrix(
 
 @group.command()
 def trials(
-    recipes: Recipes = None, catalog: CatalogOption = None, as_json: JsonOption = False
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write what the smoke test found without a GPU to trials/, for machines without the image.
 
@@ -467,10 +456,10 @@ def trials(
 
 @ccache.command()
 def save(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     file: Path = argument("FILE", "A tar file; an existing one is replaced.", dir_okay=False),
-    catalog: CatalogOption = None,
-    builder: BuilderOption = None,
+    catalog: options.CatalogOption = None,
+    builder: options.BuilderOption = None,
     limit: float = option(
         "--limit GIB",
         "Maximum size; the least recently used entries are left out.",
@@ -478,7 +467,7 @@ def save(
         min=0.01,
         max=1000,
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Save the engine's compiler cache to a file.
 
@@ -492,11 +481,11 @@ def save(
 
 @ccache.command()
 def load(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     file: Path = argument("FILE", "A file that `builder ci ccache save` wrote.", dir_okay=False),
-    catalog: CatalogOption = None,
-    builder: BuilderOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    builder: options.BuilderOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Add the contents of a file to the engine's compiler cache, before a build.
 
@@ -540,7 +529,7 @@ def _carry(
 # ``builder doctor``.
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(as_json: options.JsonOption = False) -> None:
     """Check whether this machine can build, and suggest fixes.
 
     The exit code is 4 if a requirement of every build is missing.
@@ -596,8 +585,8 @@ def site(
         "Directory for the pages; an earlier site in it is replaced.", ...
     ),
     offline: bool = flag("--offline", "Ask no registry: without tags, history and nights."),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write static pages: the presets for each card, the images, published speeds, nights.
 

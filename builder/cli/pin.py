@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    OfflineOption,
-    RecipeName,
-    SomeRecipe,
-    argument,
-    catalog_at,
-    flag,
-    option,
-    reason_option,
-    user_settings,
-)
+from builder.cli import options
+from builder.cli.options import argument, catalog_at, flag, option, reason_option, user_settings
 from builder.cli.terminal import counted, err, line, log, out, print_json, table
 from builder.core import sizes
 from builder.core.errors import FetchError, PatchError, RecipeError, as_started
@@ -70,15 +58,15 @@ def lock(
     names: list[str] = argument(
         "NAME...", "Recipes or bases with Python requirements or Debian packages."
     ),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     only: Kind | None = option("--only", "Lock only Python requirements, or only Debian packages."),
     python: str | None = option(
         "--python 3.N",
         "Version of CPython. Default: the one in the base's Debian release.",
         callback=_python_version,
     ),
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Resolve the Python requirements and the Debian packages of recipes or bases to exact files.
 
@@ -145,8 +133,8 @@ group = typer.Typer(
 
 @group.command()
 def update(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
     to: str | None = option(
         "--to REF",
         "Tag, branch, commit or release. Default: the upstream that [track] names, else the "
@@ -154,7 +142,7 @@ def update(
     ),
     force: bool = flag("--force", "Write the recipe even if patches or names no longer fit."),
     keep_old: bool = flag("--keep-old", "Keep the recipe, if the new one gets another name."),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Move the pin of a recipe, show the diff, and check its patches against the new source.
 
@@ -211,10 +199,10 @@ def update(
 
 @group.command()
 def outdated(
-    recipe: SomeRecipe = None,
-    catalog: CatalogOption = None,
-    offline: OfflineOption = False,
-    as_json: JsonOption = False,
+    recipe: options.SomeRecipe = None,
+    catalog: options.CatalogOption = None,
+    offline: options.OfflineOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List pins that are behind upstream: by how much, since when, and what becomes of patches.
 
@@ -285,7 +273,7 @@ def _behind(lag: Lag) -> str:
 
 
 @group.command()
-def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
+def mirror(recipe: options.SomeRecipe = None, catalog: options.CatalogOption = None) -> None:
     """Download and keep every pinned input, so that builds do not depend on upstream.
 
     The cache directory (BUILDER_CACHE_DIR) then contains bare mirrors of the repositories with the
@@ -322,8 +310,8 @@ group.command()(lock)
 @group.command()
 def image(
     base: str = argument("BASE", "A base that starts from a published image."),
-    catalog: CatalogOption = None,
-    dry_run: DryRunOption = False,
+    catalog: options.CatalogOption = None,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Pin the image that a base starts from to its current digest in the registry.
 
@@ -448,14 +436,14 @@ patch_group = typer.Typer(
 
 @patch_group.command()
 def check(
-    recipe: SomeRecipe = None,
-    catalog: CatalogOption = None,
+    recipe: options.SomeRecipe = None,
+    catalog: options.CatalogOption = None,
     against: list[str] | None = option(
         "--against REF",
         "Also check the patches against this tag, branch, commit or release. May be repeated.",
     ),
-    offline: OfflineOption = False,
-    as_json: JsonOption = False,
+    offline: options.OfflineOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Check whether patches apply to their pin and to the current upstream. Nothing is built.
 
@@ -505,9 +493,9 @@ def check(
 
 @patch_group.command()
 def add(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     pull: int = option("--pull N", "Number of the pull request.", ..., min=1),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     repository: str | None = option(
         "--repository URL", "Repository of the pull request. Default: the repository of the source."
     ),
@@ -518,7 +506,7 @@ def add(
         "Why the recipe needs the patch. Default: the subject of its last commit.",
         "the recipe needs the patch",
     ),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Add a pull request to a recipe as a patch, pinned to its current commits.
 

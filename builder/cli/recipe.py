@@ -11,32 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    OnePlatformOption,
-    RecipeName,
-    Reference,
-    argument,
-    catalog_at,
-    flag,
-    option,
-    output_option,
-    user_settings,
-)
+from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
 from builder.cli.pin import open_session
-from builder.cli.terminal import (
-    counted,
-    filled,
-    line,
-    log,
-    minute,
-    pairs,
-    paragraph,
-    print_json,
-    table,
-)
+from builder.cli.terminal import counted, line, log, minute, pairs, paragraph, print_json, table
 from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
@@ -67,9 +44,9 @@ def new(
         "--license SPDX",
         "SPDX license expression. Default: the license file's, if its text is known.",
     ),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     force: bool = flag("--force", "Replace the recipe of that name if there is one."),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
 
@@ -126,9 +103,9 @@ def check(
         None,
         autocompletion=options.presets_and_recipes,
     ),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     strict: bool = flag("--strict", "Treat warnings as errors, for CI of a catalog."),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
 
@@ -188,10 +165,10 @@ def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> N
 
 @group.command()
 def explain(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
-    as_json: JsonOption = False,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Explain the contents of a recipe's image, and their reasons.
 
@@ -282,18 +259,18 @@ def _print_patch(patch: dict[str, Any]) -> None:
 
 
 def _print_indented(about: dict[str, str]) -> None:
-    pairs([(f"  {name}", value) for name, value in filled(about)])
+    pairs({f"  {name}": value for name, value in about.items()})
 
 
 @group.command()
 def export(
-    recipe: RecipeName,
-    reference: Reference,
-    catalog: CatalogOption = None,
+    recipe: options.RecipeName,
+    reference: options.Reference,
+    catalog: options.CatalogOption = None,
     output: Path | None = output_option(
         "Directory for the recipe. Default: recipes/ of the catalog."
     ),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
 

@@ -13,7 +13,7 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import CatalogOption, JsonOption, PlatformOption, catalog_at
-from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
+from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table
 from builder.core.errors import FetchError, RecipeError, WorldError
 from builder.core.farm import farm_root
 from builder.core.platforms import PLATFORMS, Platform
@@ -79,22 +79,20 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
         return
     environment = [f"{name}={value}" for name, value in preset.serve.environment.items()]
     pairs(
-        filled(
-            {
-                "name": entry.name,
-                "summary": preset.summary,
-                "recipe": preset.recipe,
-                "card": _cards(preset),
-                **{TABLES[place]: file.shown for place, file in files.items()},
-                "arguments": shlex.join(words),
-                "environment": shlex.join(environment),
-                "container": shlex.join(options),
-                "memory": _memory(preset.memory),
-                "method": _method(preset),
-                "loses to": preset.loses_to or "",
-                "source": _source(preset),
-            }
-        )
+        {
+            "name": entry.name,
+            "summary": preset.summary,
+            "recipe": preset.recipe,
+            "card": _cards(preset),
+            **{TABLES[place]: file.shown for place, file in files.items()},
+            "arguments": shlex.join(words),
+            "environment": shlex.join(environment),
+            "container": shlex.join(options),
+            "memory": _memory(preset.memory),
+            "method": _method(preset),
+            "loses to": preset.loses_to or "",
+            "source": _source(preset),
+        }
     )
     if preset.result:
         line("")
