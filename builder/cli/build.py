@@ -170,7 +170,6 @@ def smoke(
     The exit code is 7 if a check failed and 8 if a check could not be run.
     """
     from builder.build import lookup
-    from builder.build.lookup import smoke_error
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
     from builder.presets import cards
@@ -184,12 +183,9 @@ def smoke(
     gpu_test = GpuTest(model, draft, wanted=gpu)
     if (model or draft) and not gpu_test.due():
         log("Docker offers no GPU: --model and --draft are not used")
+    one = card[0] if card else None
     session = build_session(
-        catalog,
-        reporter(junit),
-        gpu_test=gpu_test,
-        card=card[0] if card else None,
-        platform=platform,
+        catalog, reporter(junit), gpu_test=gpu_test, card=one, platform=platform
     )
     if card:
         cards.load(session.catalog.root, card[0])  # before the image is looked for
@@ -205,12 +201,11 @@ def smoke(
     # A failed check comes before one that could not be run.
     for each in sorted(found, key=lambda each: not each.verdict.failures):
         if not each.verdict.good:
-            raise smoke_error(each.name, each.reference, each.verdict)
+            raise lookup.smoke_error(each.name, each.reference, each.verdict)
 
 
 def _print_verdict(verdict: Verdict) -> None:
-    from builder.image.code_paths import HEADER
-    from builder.image.code_paths import rows as code_rows
+    from builder.image import code_paths
 
     rows = [
         (each.state, each.kind, each.subject, each.expected, each.found, f"{each.seconds:.2f} s")
@@ -219,4 +214,4 @@ def _print_verdict(verdict: Verdict) -> None:
     table(("", "check", "of", "expected", "found", "took"), rows)
     if verdict.code:
         line("")
-        table(HEADER, code_rows(verdict.code))
+        table(code_paths.HEADER, code_paths.rows(verdict.code))

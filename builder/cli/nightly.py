@@ -23,7 +23,6 @@ from builder.core.platforms import PLATFORMS, Platforms
 
 if TYPE_CHECKING:
     from builder.build.reports import Overview
-    from builder.core.platforms import Platforms
     from builder.core.settings import Settings
     from builder.measure.doctor import Finding
     from builder.publish.nights import NightlyRun
@@ -122,14 +121,9 @@ def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
 
     rows = tuple(
         (
-            run.recipe,
-            run.channel,
-            run.outcome,
-            run.upstream,
-            run.digest[:DIGITS],
+            *(run.recipe, run.channel, run.outcome, run.upstream, run.digest[:DIGITS]),
             sizes.shown(run.update) if run.update is not None else "",
-            f"{run.seconds:.0f} s",
-            _first(run.reason),
+            *(f"{run.seconds:.0f} s", _first(run.reason)),
         )
         for run in runs
     )
@@ -174,10 +168,9 @@ def _behind(status: Status) -> str:
         return f"{commits}{status.days}{limit} d"
     if status.still_limit is None or status.commits != 0:
         return ""
-    known = status.still is not None
-    return (
-        f"still {status.still}/{status.still_limit} d" if known else "still: not known since when"
-    )
+    if status.still is None:
+        return "still: not known since when"
+    return f"still {status.still}/{status.still_limit} d"
 
 
 def _first(reason: str) -> str:
@@ -306,20 +299,11 @@ def bisect(
 
 def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     if as_json:
-        first_bad = outcome.first_bad
-        steps = [asdict(step) for step in outcome.steps]
-        print_json(
-            {
-                **asdict(outcome.question),
-                "state": outcome.state,
-                "first_bad": asdict(first_bad) if first_bad else None,
-                "candidates": [asdict(commit) for commit in outcome.candidates],
-                "left": outcome.left,
-                "builds": outcome.builds,
-                "steps": [{**step.pop("commit"), **step} for step in steps],
-                "log": outcome.log,
-            }
-        )
+        first_bad = asdict(outcome.first_bad) if outcome.first_bad else None
+        plain = asdict(outcome) | {"first_bad": first_bad, "builds": outcome.builds}
+        names = ("state", "first_bad", "candidates", "left", "builds", "steps", "log")
+        plain["steps"] = [{**step.pop("commit"), **step} for step in plain["steps"]]
+        print_json(plain["question"] | {name: plain[name] for name in names})
         return
     rows = [
         (step.verdict, commit.name[:9], commit.date, commit.subject, step.why)
@@ -344,7 +328,6 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
 
 
 # ``builder ci``: matrix, trials, ccache.
-
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -388,7 +371,6 @@ def matrix(
     a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
     is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
     """
-
     from builder.upstream import night as matrices
 
     if direct and changed_since is None:
@@ -548,8 +530,7 @@ def doctor(as_json: options.JsonOption = False) -> None:
 
 
 def ways(settings: Settings) -> Iterator[Finding]:
-    """The way of a build for each platform with these settings; nothing where Docker does not
-    answer."""
+    """The way of a build for each platform; nothing where Docker does not answer."""
     from builder.build import record
     from builder.build.roots import compiles_on
     from builder.docker import buildx
@@ -599,7 +580,6 @@ def site(
     The exit code is 5 if the registry does not answer; the directory is then as it was before. It
     is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
     """
-
     from builder.presets.receipts import checked
     from builder.site.facts import collect
     from builder.site.pages import write

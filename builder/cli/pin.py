@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 # ``builder pin lock``: Python requirements and Debian packages become exact files.
 
-if TYPE_CHECKING:
-    from builder.recipes.catalog import Catalog
-
-
 HINT = (
     "a recipe names Python packages in [python]: requirements, and Debian packages in [debian]; a "
     "base names Debian packages in [root], [devel] and [runtime]"
@@ -107,15 +103,8 @@ def lock(
                 new = not made.file.exists()
                 if not dry_run:
                     made.write()
-                described.append(
-                    {
-                        "file": str(made.file),
-                        "size": made.size,
-                        "files": made.described(),
-                        "changes": made.changes,
-                        "new": new,
-                    }
-                )
+                about = {"file": str(made.file), "size": made.size, "files": made.described()}
+                described.append(about | {"changes": made.changes, "new": new})
                 if as_json:
                     continue
                 for change in made.changes or ([] if new else ["no changes"]):
@@ -246,13 +235,7 @@ def _print_outdated(rows: Sequence[Outdated]) -> None:
         ("recipe", "pinned", "newest", "behind", "since", "patches there"),
         [
             (
-                row.entry.name,
-                row.pin,
-                f"{row.lag.target.name} {row.lag.target.commit[:9]}"
-                if row.lag.target.kind != "release"
-                else row.lag.target.name,
-                _behind(row.lag),
-                row.lag.since,
+                *(row.entry.name, row.pin, _newest(row.lag), _behind(row.lag), row.lag.since),
                 ", ".join(f"{each.patch}: {each.state}" for each in row.patches),
             )
             for row in behind
@@ -263,6 +246,11 @@ def _print_outdated(rows: Sequence[Outdated]) -> None:
     older = [name for row in rows for name in row.older]
     if older:
         log(f"not in the table, because the engine has a newer recipe: {', '.join(older)}")
+
+
+def _newest(lag: Lag) -> str:
+    commit = f" {lag.target.commit[:9]}" if lag.target.kind != "release" else ""
+    return f"{lag.target.name}{commit}"
 
 
 def _behind(lag: Lag) -> str:
@@ -333,16 +321,12 @@ def image(
         write(entry.file, text)
 
 
-# ``builder patch``: check and add.
-
-
 # Shared by the commands about patches and pins: sessions, failures, findings.
 
 
 @contextmanager
 def open_session(catalog: Catalog, *, offline: bool = False) -> Iterator[SourceSession]:
     """A session on the sources of recipes, with the user's settings."""
-
     from builder.upstream import patches
 
     with patches.open_session(catalog, user_settings(), log, offline=offline) as opened:
@@ -387,10 +371,7 @@ def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
     """Print the state of each patch, then the details of patches that do not apply, then notes."""
     if not found:
         log("there is no patch to check")
-    rows = [
-        (finding.recipe, finding.patch, _target(finding), finding.state, _meaning(finding))
-        for finding in found
-    ]
+    rows = [(of.recipe, of.patch, _target(of), of.state, _meaning(of)) for of in found]
     table(("recipe", "patch", "on", "", ""), rows)
     for finding in found:
         if not finding.good and (finding.details or finding.commits):
@@ -427,7 +408,7 @@ def print_change(change: RecipeChange[Recipe], findings: Sequence[PatchFinding])
         print_findings(findings, ())
 
 
-# The commands.
+# ``builder patch``: check and add.
 
 patch_group = typer.Typer(
     no_args_is_help=True, help="Check the patches of recipes, and add pull requests as patches."
@@ -520,9 +501,8 @@ def add(
     found = catalog_at(catalog)
     entry = found.engine(recipe)
     with open_session(found) as session:
-        change = pin_pull_request(
-            session, entry, pull, repository=repository, onto=onto, why=reason
-        )
+        about = {"repository": repository, "onto": onto, "why": reason}
+        change = pin_pull_request(session, entry, pull, **about)
         findings = findings_of(session, change)
     print_change(change, findings)
     if not dry_run:

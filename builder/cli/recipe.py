@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from builder.plan.explain import Checked
 
 
-# ``builder recipe new``.
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Write, check and explain recipes, and export the recipes of published images.",
+)
 
 
+@group.command()
 def new(
     url: str = argument("URL", "Git repository; git's own configuration may rewrite it."),
     ref: str | None = option(
@@ -77,22 +81,10 @@ def new(
     write(found.file, found.text)
     line(f"written {found.file}")
     if like is not None:
-        log(
-            f"look over what it has from {like}: entrypoint, definitions, packages, probes, summary"
-        )
+        parts = "entrypoint, definitions, packages, probes, summary"
+        log(f"look over what it has from {like}: {parts}")
     where = f" --catalog {shlex.quote(str(catalog))}" if catalog else ""
     log(f"next: {PROGRAM} build {found.recipe.name}{where}")
-
-
-# The commands.
-
-group = typer.Typer(
-    no_args_is_help=True,
-    help="Write, check and explain recipes, and export the recipes of published images.",
-)
-
-
-group.command()(new)
 
 
 @group.command()
@@ -129,12 +121,8 @@ def check(
     for each in of_recipes:
         chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}
     of_presets = [
-        lint.Checked(
-            name,
-            "\n".join(map(str, entry.problems)),
-            preset_files.warnings_of(entry, loaded),
-        )
-        for name, entry in chosen.items()
+        lint.Checked(name, "\n".join(map(str, of.problems)), preset_files.warnings_of(of, loaded))
+        for name, of in chosen.items()
     ]
     checked = [*of_recipes, *of_presets]
     if as_json:

@@ -417,9 +417,8 @@ def push(
         if as_json:
             print_json({"repository": repository.name, "signed": signed})
         else:
-            line(
-                f"{repository.name} accepts pushes; images will {'' if signed else 'not '}be signed"
-            )
+            how = "will be signed" if signed else "will not be signed"
+            line(f"{repository.name} accepts pushes; images {how}")
         return
     reasons = (reason if replace else None, reason if over_budget else None)
     allowed = Allowed(*reasons, tuple(drop_platform or ()))
