@@ -13,18 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from builder.cli import options
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    EngineCommand,
-    JsonOption,
-    argument,
-    catalog_at,
-    contexts,
-    file_option,
-    option,
-    user_settings,
-)
+from builder.cli.options import argument, catalog_at, file_option, option, user_settings
 from builder.cli.terminal import line, log, minute, pairs, print_json, table
 from builder.core.errors import RecipeError, RegistryError, WorldError
 from builder.core.files import require_writable, write_json
@@ -56,7 +45,7 @@ group = typer.Typer(
 )
 
 
-@group.command(RUN, cls=EngineCommand)
+@group.command(RUN, cls=options.EngineCommand)
 def run_benchmark(
     target: str = argument(
         "RECIPE|IMAGE|URL",
@@ -110,8 +99,8 @@ def run_benchmark(
         dir_okay=False,
     ),
     by: str | None = option("--by NAME", "Your name in the receipt. Default: none."),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Measure the generation speed of an image or a server, one request at a time.
 
@@ -119,7 +108,6 @@ def run_benchmark(
     2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
     are used. The API key for a server is read from OPENAI_API_KEY.
     """
-
     from builder.checks.speed import RunSettings
     from builder.measure import bench
 
@@ -135,15 +123,12 @@ def run_benchmark(
                 "--model, --draft and flags are for images: the server at a URL has its own"
             )
         if receipt:
-            raise typer.BadParameter(
-                "a receipt is of an image, by its digest: the image of a server at a URL is not "
-                "known",
-                param_hint="--receipt",
-            )
+            what = "a receipt is of an image, by its digest: the image of a server at a URL is not"
+            raise typer.BadParameter(f"{what} known", param_hint="--receipt")
         key = os.environ.get("OPENAI_API_KEY", "")
         found = bench.of_url(target, name, key, settings, log)
     else:
-        sizes = contexts(context)
+        sizes = options.contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
             bench.require_receipt(chosen, by)  # before the first run
@@ -195,11 +180,8 @@ def _load(file: Path) -> Benchmark:
     try:
         return parse_results(_text(file))
     except ValueError as error:
-        raise WorldError(
-            f"{file} is not a saved benchmark",
-            str(error),
-            "give the output of `builder bench --json`",
-        ) from error
+        hint = "give the output of `builder bench --json`"
+        raise WorldError(f"{file} is not a saved benchmark", str(error), hint) from error
 
 
 SavedFile = Annotated[
@@ -211,14 +193,13 @@ SavedFile = Annotated[
 
 
 @group.command()
-def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) -> None:
+def compare(first: SavedFile, second: SavedFile, as_json: options.JsonOption = False) -> None:
     """Compare two benchmarks on the same hardware: how much faster is the second one?
 
     For each context size that both have, the command prints the means, their ratio with its 95 %
     confidence interval, and whether the difference is significant; then all other differences. If
     the GPU, the model or the prompt differ, the engines cannot be compared and the exit code is 4.
     """
-
     from builder.measure.bench import compare as compared
 
     before, after = _load(first), _load(second)
@@ -264,16 +245,12 @@ def print_benchmark(found: Benchmark) -> None:
 
 
 def _row(name: str, run: Generation) -> tuple[str, ...]:
-    share = run.acceptance
-    return (
-        name,
-        f"{run.tokens_per_second:.2f}",
-        str(run.tokens),
-        "" if run.drafted is None else str(run.drafted),
-        "" if run.accepted is None else str(run.accepted),
-        "" if share is None else f"{share:.1%}",
-        "" if run.prompt_tokens_per_second is None else f"{run.prompt_tokens_per_second:.1f}",
-    )
+    share, prompt = run.acceptance, run.prompt_tokens_per_second
+    drafts = ["" if each is None else str(each) for each in (run.drafted, run.accepted)]
+    share_text = "" if share is None else f"{share:.1%}"
+    prompt_text = "" if prompt is None else f"{prompt:.1f}"
+    speed = f"{run.tokens_per_second:.2f}"
+    return name, speed, str(run.tokens), *drafts, share_text, prompt_text
 
 
 def print_comparison(found: BenchComparison) -> None:
@@ -281,12 +258,9 @@ def print_comparison(found: BenchComparison) -> None:
     rows = []
     for row in found.rows:
         low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
-        rows.append(
-            (
-                *("" if row.context is None else str(row.context), f"{row.first:.2f}"),
-                *(f"{row.second:.2f}", f"{row.ratio:.3f}", low_high, row.verdict),
-            )
-        )
+        context = "" if row.context is None else str(row.context)
+        speeds = (f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}")
+        rows.append((context, *speeds, low_high, row.verdict))
     table(("context", "first t/s", "second t/s", "ratio", "95 %", ""), rows)
     for each in found.differences:
         weight = "DIFFERS" if each.decisive else "differs"
@@ -325,24 +299,22 @@ group_receipts = typer.Typer(
 
 
 @group_receipts.command(LIST)
-def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+def list_receipts(
+    catalog: options.CatalogOption = None, as_json: options.JsonOption = False
+) -> None:
     """List the receipts of the farm, one line a context, the fastest first.
 
     The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
     """
-
     from builder.presets.receipts import checked
 
     found = checked(catalog_at(catalog), datetime.now(UTC))
     if as_json:
-        print_json(
-            [{"name": each.name, **each.receipt.model_dump(mode="json")} for each in found.entries]
-        )
+        entries = found.entries
+        print_json([{"name": of.name, **of.receipt.model_dump(mode="json")} for of in entries])
     elif not found.entries:
-        line(
-            "there are no receipts yet: `builder bench run IMAGE --model FILE --receipt FILE` "
-            "makes one"
-        )
+        maker = "`builder bench run IMAGE --model FILE --receipt FILE`"
+        line(f"there are no receipts yet: {maker} makes one")
     else:
         rows = [row for each in found.entries for row in _rows(each)]
         table(HEADER, [row for _, row in sorted(rows, key=lambda each: -each[0])])
@@ -357,8 +329,8 @@ def add(
         exists=True,
         dir_okay=False,
     ),
-    catalog: CatalogOption = None,
-    dry_run: DryRunOption = False,
+    catalog: options.CatalogOption = None,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Check a receipt and copy it to receipts/.
 
@@ -369,7 +341,6 @@ def add(
 
     The exit code is 16 if the receipt is refused, and 5 if the registry does not answer.
     """
-
     from builder.presets import receipts
     from builder.presets.receipts import require_valid
     from builder.publish.remote_image import remote_image

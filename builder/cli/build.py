@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import (
-    BuilderOption,
-    CatalogOption,
-    JobsOption,
-    JsonOption,
-    JunitOption,
-    OfflineOption,
-    PlatformOption,
-    RecipeName,
-    argument,
-    file_option,
-    flag,
-    option,
-    output_option,
-)
-from builder.cli.terminal import filled, line, log, pairs, print_json, table
+from builder.cli.options import argument, file_option, flag, option, output_option
+from builder.cli.terminal import line, log, pairs, print_json, table
 from builder.core import sizes
 from builder.core.errors import BuilderError
 from builder.core.log import duration
@@ -36,21 +22,21 @@ if TYPE_CHECKING:
 
 
 def build(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: PlatformOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.PlatformOption = None,
     rebuild: bool = flag(
         "--rebuild",
         "Build even if the image exists. The base image and the compiler cache are kept.",
     ),
-    jobs: JobsOption = None,
-    builder: BuilderOption = None,
-    offline: OfflineOption = False,
+    jobs: options.JobsOption = None,
+    builder: options.BuilderOption = None,
+    offline: options.OfflineOption = False,
     output: Path | None = output_option(
         "Also write the files of an artifact (a library, not an engine) to this directory."
     ),
-    junit: JunitOption = None,
-    as_json: JsonOption = False,
+    junit: options.JunitOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Build the image of a recipe, smoke-test it, and tag it.
 
@@ -137,7 +123,7 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         "compiler cache": f"{record.reused} of {record.objects} objects" if record.objects else "",
         "log": record.log,
     }
-    pairs(filled(lines))
+    pairs(lines)
 
 
 # ``builder smoke``.
@@ -152,8 +138,8 @@ def smoke(
         "in its label builder.recipe; if there is none, only the checks for all images run.",
         autocompletion=options.recipes,
     ),
-    catalog: CatalogOption = None,
-    platform: PlatformOption = None,
+    catalog: options.CatalogOption = None,
+    platform: options.PlatformOption = None,
     card: list[str] | None = option(
         "--card CARD",
         "Simulated card on which the server is started: 5090, 5090-laptop, ... Default: the "
@@ -170,8 +156,8 @@ def smoke(
         "--model", "Model for the collapse test. Default: the test model, with random weights.", GPU
     ),
     draft: Path | None = file_option("--draft", "Draft model for speculative decoding.", GPU),
-    junit: JunitOption = None,
-    as_json: JsonOption = False,
+    junit: options.JunitOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Smoke-test an image and print every check with its expected and its actual result.
 
@@ -184,7 +170,6 @@ def smoke(
     The exit code is 7 if a check failed and 8 if a check could not be run.
     """
     from builder.build import lookup
-    from builder.build.lookup import smoke_error
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
     from builder.presets import cards
@@ -198,12 +183,9 @@ def smoke(
     gpu_test = GpuTest(model, draft, wanted=gpu)
     if (model or draft) and not gpu_test.due():
         log("Docker offers no GPU: --model and --draft are not used")
+    one = card[0] if card else None
     session = build_session(
-        catalog,
-        reporter(junit),
-        gpu_test=gpu_test,
-        card=card[0] if card else None,
-        platform=platform,
+        catalog, reporter(junit), gpu_test=gpu_test, card=one, platform=platform
     )
     if card:
         cards.load(session.catalog.root, card[0])  # before the image is looked for
@@ -219,12 +201,11 @@ def smoke(
     # A failed check comes before one that could not be run.
     for each in sorted(found, key=lambda each: not each.verdict.failures):
         if not each.verdict.good:
-            raise smoke_error(each.name, each.reference, each.verdict)
+            raise lookup.smoke_error(each.name, each.reference, each.verdict)
 
 
 def _print_verdict(verdict: Verdict) -> None:
-    from builder.image.code_paths import HEADER
-    from builder.image.code_paths import rows as code_rows
+    from builder.image import code_paths
 
     rows = [
         (each.state, each.kind, each.subject, each.expected, each.found, f"{each.seconds:.2f} s")
@@ -233,4 +214,4 @@ def _print_verdict(verdict: Verdict) -> None:
     table(("", "check", "of", "expected", "found", "took"), rows)
     if verdict.code:
         line("")
-        table(HEADER, code_rows(verdict.code))
+        table(code_paths.HEADER, code_paths.rows(verdict.code))

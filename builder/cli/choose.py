@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import (
-    CatalogOption,
-    JsonOption,
-    checked_capability,
-    one_context,
-    option,
-    user_settings,
-)
-from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
+from builder.cli.options import checked_capability, one_context, option, user_settings
+from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table
 from builder.core import sizes
 from builder.core.errors import FitError, RecipeError
 from builder.core.farm import farm_root
@@ -84,8 +77,8 @@ def choose(
         "--model TEXT", "Only presets whose name or model has each of these words: 'qwen3.6 27b'."
     ),
     context: str | None = option("--context TOKENS", "Smallest context: 65536 or 64K; K is 1024."),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Recommend a preset of each model for a card.
 
@@ -134,7 +127,6 @@ def _machine(
     recipes: Catalog, names: list[str], memory: str | None, capability: str | None, driver: str
 ) -> Machine:
     """The cards of --card, else the card of --memory and --capability, else this machine's."""
-
     from builder.presets import cards
     from simulator.selection import Capability
 
@@ -190,22 +182,16 @@ def _next_step(answer: Choice) -> str:
 def _as_json(
     answer: Choice, images: Mapping[str, str], digests: Mapping[str, str]
 ) -> dict[str, Any]:
-
     cards = [{**asdict(card), "capability": str(card.capability)} for card in answer.machine.cards]
     best = [each.preset for each in answer.recommended]
-    fits = [
-        {
-            **asdict(each),
-            "recommended": each.preset in best,
-            "image": images[each.recipe],
-            "digest": digests.get(each.recipe, ""),
-        }
-        for each in answer.fits
-    ]
+    fits = []
+    for each in answer.fits:
+        image = {"image": images[each.recipe], "digest": digests.get(each.recipe, "")}
+        fits.append({**asdict(each), "recommended": each.preset in best, **image})
+    machine = {"driver": answer.machine.driver, "platform": answer.machine.platform}
     return {
         "cards": cards,
-        "driver": answer.machine.driver,
-        "platform": answer.machine.platform,
+        **machine,
         "remarks": list(answer.machine.remarks),
         "recommended": best,
         "fits": fits,
@@ -214,7 +200,7 @@ def _as_json(
 
 
 def _print(answer: Choice, images: Mapping[str, str]) -> None:
-    pairs(filled({"machine": _shown(answer.machine)}))
+    pairs({"machine": _shown(answer.machine)})
     for remark in answer.machine.remarks:
         log(remark)
     best = answer.recommended

@@ -1,4 +1,4 @@
-"""``builder kernels``."""
+"""``builder kernels``, ``ptx``, ``compilers``, ``compare``, ``reproduce``."""
 
 from __future__ import annotations
 
@@ -15,34 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import (
-    BuilderOption,
-    CatalogOption,
-    JobsOption,
-    JsonOption,
-    OfflineOption,
-    OnePlatformOption,
-    RecipeName,
-    argument,
-    catalog_at,
-    checked_capability,
-    flag,
-    option,
-    output_option,
-    reference_option,
-    user_settings,
-)
-from builder.cli.terminal import (
-    counted,
-    filled,
-    first_rows,
-    line,
-    log,
-    out,
-    pairs,
-    print_json,
-    table,
-)
+from builder.cli.options import argument, catalog_at, flag, option, output_option, reference_option
+from builder.cli.terminal import counted, first_rows, line, log, out, pairs, print_json, table
 from builder.core import sizes
 from builder.core.errors import DifferenceError, UntriedError, UsageError
 from builder.core.platforms import Platform
@@ -59,7 +33,6 @@ if TYPE_CHECKING:
         Difference,
         FileDifference,
         LayerDifference,
-        LayerSide,
     )
     from builder.image.layers import Node
     from simulator.ledger import Kernel, Ledger
@@ -72,19 +45,19 @@ def kernels(
     image: str = argument(
         "RECIPE|IMAGE", "Name of a recipe, or any image.", autocompletion=options.recipes
     ),
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
     card: str = option(
         "--capability MAJOR.MINOR",
         "Compute capability of the card, for which the driver chooses the code.",
         "12.0",
-        callback=checked_capability,
+        callback=options.checked_capability,
     ),
     library: list[str] | None = option(
         "--library NAME",
         "Only libraries whose path ends in NAME, with or without a version. May be repeated.",
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List every kernel of an image with its resources.
 
@@ -110,13 +83,11 @@ def kernels(
 
 
 def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
-
     if not names:
         return ledger
+    ends = tuple(names)
     found = tuple(
-        each
-        for each in ledger.libraries
-        if any(each.path.endswith(name) or each.name == name for name in names)
+        each for each in ledger.libraries if each.path.endswith(ends) or each.name in names
     )
     if not found:
         raise UntriedError(
@@ -129,20 +100,17 @@ def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
 
 def _runnable(ledger: Ledger) -> Ledger:
     """The same ledger; raises ``UntriedError`` where the card can run none of its code."""
-
     found = [kernel for library in ledger.libraries for kernel in library.kernels]
     if not all(kernel.idle for kernel in found):
         return ledger
-    if found:
-        raise UntriedError(
-            f"no kernel of {ledger.image} computes on a card of compute capability {ledger.card}",
-            f"its {len(found)} kernels for it are empty, trap, or print a message",
-            "name the compute capability of another card with --capability",
-        )
     code = sorted({code for library in ledger.libraries for code in library.offered})
+    why = f"its code is for {', '.join(code)}" if code else ""
+    if found:
+        why = f"its {len(found)} kernels for it are empty, trap, or print a message"
     raise UntriedError(
-        f"no kernel of {ledger.image} runs on a card of compute capability {ledger.card}",
-        f"its code is for {', '.join(code)}" if code else "",
+        f"no kernel of {ledger.image} {'computes' if found else 'runs'} on a card of compute "
+        f"capability {ledger.card}",
+        why,
         "name the compute capability of another card with --capability",
     )
 
@@ -195,15 +163,12 @@ def _print_libraries(ledger: Ledger) -> None:
         size = sum(kernel.size for kernel in library.kernels)
         codes = ", ".join(f"{count} {code}" for code, count in sorted(library.codes.items()))
         codes += "".join(f", PTX {version}" for version in library.ptx)
-        for idle in ("traps", "empty"):
+        for idle, shown in (("traps", "only trap or print"), ("empty", "empty")):
             count = sum(kernel.idle == idle for kernel in library.kernels)
-            codes += (
-                f", {count} {'only trap or print' if idle == 'traps' else 'empty'}" if count else ""
-            )
+            codes += f", {count} {shown}" if count else ""
         figures = (len(library.kernels), len(spills), sum(spills), size)
         rows.append((library.path, codes, *(f"{figure:,}" for figure in figures)))
-    header = ("library", "code", "kernels", "spilling", "spills", "size")
-    table(header, rows, single_lines=True)
+    table(("library", "code", "kernels", "spilling", "spills", "size"), rows, single_lines=True)
 
 
 def _figures(kernel: Kernel) -> list[str]:
@@ -220,10 +185,10 @@ def _figures(kernel: Kernel) -> list[str]:
 
 
 def ptx(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
-    builder: BuilderOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
+    builder: options.BuilderOption = None,
     output: Path | None = output_option(
         "Write the PTX to this new directory: DIGEST.ptx, by the sha256 of the machine code."
     ),
@@ -235,7 +200,7 @@ def ptx(
         "Where some PTX is not known, compile the engine again without the compiler cache. The "
         "image stays as it is.",
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show how much of an image's PTX is kept, or write it to a directory.
 
@@ -278,7 +243,7 @@ def ptx(
         return
     file = f"{kept.file} ({sizes.shown(size)})" if kept.known else ""
     modules = f"{kept.modules}, the PTX of {kept.known} is known"
-    pairs(filled({"modules": modules, "file": file}))
+    pairs({"modules": modules, "file": file})
     for digest in missing:
         line(f"not known: {digest}")
 
@@ -287,15 +252,15 @@ def ptx(
 
 
 def compilers(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
     versions: list[str] | None = option(
         "--nvcc VERSION",
         "Only this version, as the package index has it: 13.2.51. May be repeated. Default: all "
         "releases for CUDA 13.",
     ),
     save: bool = flag("--save", "Write the table to compilers/RECIPE.toml of the catalog."),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Find compilers that miscompile the quantizations of a recipe's tree; no GPU is needed.
 
@@ -310,12 +275,11 @@ def compilers(
     cache directory.
     """
     from builder.build import compilers as tables
-    from builder.build.compilers import tabled
 
     if save and versions:
         raise UsageError("--save writes the table of all releases", hint="leave out --nvcc")
     loaded = catalog_at(catalog)
-    found = tabled(loaded, recipe, user_settings(), log, versions)
+    found = tables.tabled(loaded, recipe, options.user_settings(), log, versions)
     if save:
         log(f"written  {tables.write(found, loaded.root)}")
     if as_json:
@@ -326,12 +290,11 @@ def compilers(
 
 def print_table(found: Table) -> None:
     """Print a row for each type, and a column for each compiler; then the types without a row."""
-    header = ("type", *(each.nvcc for each in found.compiler))
+    columns = found.compiler
     rows = [
-        (name, *(_cell(each.results.get(name, "")) for each in found.compiler))
-        for name in found.types
+        (name, *(_cell(each.results.get(name, "")) for each in columns)) for name in found.types
     ]
-    table(header, rows)
+    table(("type", *(each.nvcc for each in columns)), rows)
     for each in found.compiler:
         for name, words in each.ended.items():
             line(f"nvcc {each.nvcc}, {name}: {words}")
@@ -346,7 +309,6 @@ def _cell(result: float | str) -> str:
 
 # ``builder compare``.
 
-
 KINDS = "RECIPE|IMAGE|PATH"
 
 
@@ -356,7 +318,7 @@ def compare(
         "Name of a recipe, an image of Docker or of a registry, a directory, or a file.",
     ),
     after: str = argument(f"B={KINDS}", "Compared with A."),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     platform: Platform | None = option(
         "--platform OS/ARCHITECTURE",
         "Compare the images for this platform: linux/amd64 or linux/arm64. Default: linux/amd64.",
@@ -368,7 +330,7 @@ def compare(
     numbers: bool = flag(
         "--numbers", "Compare instead the results of the kernels of two recipes' images."
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Compare two images, directories or files, down to each kernel.
 
@@ -409,15 +371,12 @@ def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json:
         print_json(asdict(found))
     else:
         line(f"{counted(found.same, 'case')} with the same outcome, {len(found.parted)} without")
-        rows = [
-            (each.name, _said(each.before), _said(each.after), each.launch) for each in found.parted
-        ]
-        if rows:
-            first_rows(("case", "A", "B", "first launch that differs"), rows)
+        parted = found.parted
+        rows = [(each.name, _said(each.before), _said(each.after), each.launch) for each in parted]
+        first_rows(("case", "A", "B", "first launch that differs"), rows)
     if found.parted:
-        raise DifferenceError(
-            f"{before} and {after} compute different numbers", f"{len(found.parted)} cases differ"
-        )
+        what = f"{before} and {after} compute different numbers"
+        raise DifferenceError(what, f"{len(found.parted)} cases differ")
 
 
 def _said(result: CaseResult | None) -> str:
@@ -426,9 +385,6 @@ def _said(result: CaseResult | None) -> str:
     return f"{result.outcome}: {result.why}" if result.why else result.outcome
 
 
-# The tables of ``builder compare``, and its JSON.
-
-DIGITS = 12  # of a digest
 NAMED = 3  # paths that a row names
 Row = tuple[str, ...]
 
@@ -442,10 +398,12 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
         return
     for text in summary(found, times=times):
         line(text)
-    found = replace(found, files=tuple(_named(each, found.after) for each in found.files))
+    named = (replace(of, path=found.after) if of.path == "/" else of for of in found.files)
+    found = replace(found, files=tuple(named))
     values = [*found.config, *(found.times if times else ())]
+    files = list(_files(found.differing(times=times), times=times))
     tables: list[tuple[str, Row, list[Row]]] = [
-        ("Files", ("", "path", "difference"), _files(found.differing(times=times), times=times)),
+        ("Files", ("", "path", "difference"), files),
         ("ELF files", ("file", "part", "A", "B"), list(_elf(found.files))),
         ("Device code", CODE, list(_codes(found.files))),
         ("Device code on the card", ON_CARD, list(_on_card(found.files))),
@@ -460,16 +418,10 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
             first_rows(header, rows)
 
 
-def _named(each: FileDifference, name: str) -> FileDifference:
-    return replace(each, path=name) if each.path == "/" else each
-
-
-def _files(found: Sequence[FileDifference], *, times: bool) -> list[Row]:
-    return [(each.state, _name(each), "; ".join(_aspects(each, times=times))) for each in found]
-
-
-def _name(each: FileDifference) -> str:
-    return f"{each.former} -> {each.path}" if each.former else each.path
+def _files(found: Sequence[FileDifference], *, times: bool) -> Iterator[Row]:
+    for each in found:
+        name = f"{each.former} -> {each.path}" if each.former else each.path
+        yield each.state, name, "; ".join(_aspects(each, times=times))
 
 
 def _aspects(of: FileDifference, *, times: bool) -> Iterator[str]:
@@ -481,16 +433,12 @@ def _aspects(of: FileDifference, *, times: bool) -> Iterator[str]:
     else:
         for aspect in of.aspects:
             if aspect == "content":
-                yield _content(of, old, new)
+                lines = f": {of.lines[0]!r} -> {of.lines[1]!r}" if of.lines else ""
+                yield f"content {_between(old.size, new.size)} bytes{lines}"
             elif aspect != "name" and (aspect != "time" or times):
                 yield f"{aspect} {_shown(old, aspect)} -> {_shown(new, aspect)}"
     if of.unread:
         yield f"device code and sections not compared: {of.unread}"
-
-
-def _content(of: FileDifference, old: Node, new: Node) -> str:
-    text = f"content {_between(old.size, new.size)} bytes"
-    return text + (f": {of.lines[0]!r} -> {of.lines[1]!r}" if of.lines else "")
 
 
 def _shown(node: Node, aspect: str) -> str:
@@ -569,13 +517,10 @@ def _functions(files: Sequence[FileDifference]) -> Iterator[Row]:
     for each in files:
         for of in each.code.functions if each.code else ():
             name = posixpath.basename(each.path)
+            # The other sections of a function follow from its SASS.
+            parts = "SASS" if "SASS" in of.parts else ", ".join(of.parts)
             figures = [_figure(of, figure) for figure in ("size", "registers", "spills")]
-            yield of.state, name, of.code, _parts(of), *figures, of.name
-
-
-def _parts(of: FunctionDifference) -> str:
-    """The sections that differ; a function's other sections follow from its SASS."""
-    return "SASS" if "SASS" in of.parts else ", ".join(of.parts)
+            yield of.state, name, of.code, parts, *figures, of.name
 
 
 def _figure(of: FunctionDifference, name: str) -> str:
@@ -595,21 +540,14 @@ def _others(files: Sequence[FileDifference]) -> Iterator[Row]:
 
 
 def _layer(of: LayerDifference) -> Row:
-    side = of.after or of.before
-    size = sizes.shown(side.size) if side else ""
-    row = _place(of.before), _place(of.after), _state(of), size
-    return (*row, side.created_by if side else "")
-
-
-def _state(of: LayerDifference) -> str:
-    if not of.paths:
-        return of.state
-    more = f" and {len(of.paths) - NAMED:,} more" if len(of.paths) > NAMED else ""
-    return f"{of.state}: {', '.join(of.paths[:NAMED])}{more}"
-
-
-def _place(side: LayerSide | None) -> str:
-    return f"{side.number} {side.digest.partition(':')[2][:DIGITS]}" if side else ""
+    sides, side = (of.before, of.after), of.after or of.before
+    places = [f"{of.number} {of.digest.partition(':')[2][:DIGITS]}" if of else "" for of in sides]
+    state: str = of.state
+    if of.paths:
+        more = f" and {len(of.paths) - NAMED:,} more" if len(of.paths) > NAMED else ""
+        state = f"{state}: {', '.join(of.paths[:NAMED])}{more}"
+    made_by = (sizes.shown(side.size), side.created_by) if side else ("", "")
+    return places[0], places[1], state, *made_by
 
 
 def comparison_json(found: Comparison, *, times: bool) -> dict[str, Any]:
@@ -644,18 +582,18 @@ def reproduce(
         "`REGISTRY/REPOSITORY:TAG`.",
         autocompletion=options.recipes,
     ),
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
     bases: bool = flag("--bases", "Also build the bases of an engine again."),
     attest: bool = flag(
         "--attest",
         "If the digest is the same, attach the result to the image in its registry, signed with "
         "the cosign key of the settings.",
     ),
-    jobs: JobsOption = None,
-    builder: BuilderOption = None,
-    offline: OfflineOption = False,
-    as_json: JsonOption = False,
+    jobs: options.JobsOption = None,
+    builder: options.BuilderOption = None,
+    offline: options.OfflineOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Build an image again without caches, and compare the digests.
 
@@ -683,32 +621,23 @@ def reproduce(
         _print(result)
     if not result.good:
         differ = [each for each in result.reproductions if each.state != "reproduced"]
-        raise DifferenceError(
-            f"{target} was not reproduced: {counted(len(differ), 'digest')} "
-            f"{'differs' if len(differ) == 1 else 'differ'}",
-            "\n".join(f"{each.name}: {_explained(each)}" for each in differ),
-        )
+        count = f"{counted(len(differ), 'digest')} {'differs' if len(differ) == 1 else 'differ'}"
+        why = "\n".join(f"{each.name}: {_explained(each)}" for each in differ)
+        raise DifferenceError(f"{target} was not reproduced: {count}", why)
 
 
 def _json(result: ReproducedImages) -> dict[str, Any]:
-
-    images = [
-        {
-            "name": each.name,
-            "state": each.state,
-            "reference": each.reference,
-            "expected": each.expected,
-            "found": each.found,
-            "comparison": comparison_json(each.comparison, times=True) if each.comparison else None,
-        }
-        for each in result.reproductions
-    ]
+    images: list[dict[str, Any]] = []
+    for each in result.reproductions:
+        names = ("name", "state", "reference", "expected", "found")
+        images.append({name: getattr(each, name) for name in names} | {"comparison": None})
+        if each.comparison:
+            images[-1]["comparison"] = comparison_json(each.comparison, times=True)
     plain = {"target": result.target, "reproduced": result.good, "builder": result.builder}
     return {**plain, "taken": result.taken, "images": images}
 
 
 def _print(result: ReproducedImages) -> None:
-
     rows = [(each.name, each.state, each.found) for each in result.reproductions]
     table(("image", "", "digest of the new build"), rows)
     for name in result.taken:
@@ -722,8 +651,6 @@ def _print(result: ReproducedImages) -> None:
 def _explained(each: Reproduction) -> str:
     if each.state == "compression":
         numbers = ", ".join(map(str, each.packed))
-        return (
-            f"the same files and configuration; the compression differs in layer {numbers}: "
-            "another version of BuildKit packs them"
-        )
+        what = f"the same files and configuration; the compression differs in layer {numbers}"
+        return f"{what}: another version of BuildKit packs them"
     return f"expected {each.expected}; found {each.found}"

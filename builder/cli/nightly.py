@@ -13,21 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from builder.cli.options import (
-    BuilderOption,
-    CatalogOption,
-    JobsOption,
-    JsonOption,
-    OnePlatformOption,
-    RecipeName,
-    Recipes,
-    argument,
-    catalog_at,
-    flag,
-    option,
-    output_option,
-    user_settings,
-)
+from builder.cli import options
+from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
 from builder.cli.terminal import counted, line, log, minute, print_json, table
 from builder.core import sizes
 from builder.core.errors import RecipeError, UntriedError, WorldError
@@ -36,7 +23,6 @@ from builder.core.platforms import PLATFORMS, Platforms
 
 if TYPE_CHECKING:
     from builder.build.reports import Overview
-    from builder.core.platforms import Platforms
     from builder.core.settings import Settings
     from builder.measure.doctor import Finding
     from builder.publish.nights import NightlyRun
@@ -48,10 +34,10 @@ WIDE = 120  # columns
 
 
 def nightly(
-    recipes: Recipes = None,
-    catalog: CatalogOption = None,
-    builder: BuilderOption = None,
-    as_json: JsonOption = False,
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
+    builder: options.BuilderOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Bring every channel to its upstream: build, smoke-test, push, then move the channel's tag.
 
@@ -81,10 +67,10 @@ def nightly(
 
 
 def status(
-    recipes: Recipes = None,
-    catalog: CatalogOption = None,
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
     channels: bool = flag("--channels", "Only recipes that have a channel."),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show the published image of each recipe and channel, and how far upstream is ahead.
 
@@ -135,14 +121,9 @@ def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
 
     rows = tuple(
         (
-            run.recipe,
-            run.channel,
-            run.outcome,
-            run.upstream,
-            run.digest[:DIGITS],
+            *(run.recipe, run.channel, run.outcome, run.upstream, run.digest[:DIGITS]),
             sizes.shown(run.update) if run.update is not None else "",
-            f"{run.seconds:.0f} s",
-            _first(run.reason),
+            *(f"{run.seconds:.0f} s", _first(run.reason)),
         )
         for run in runs
     )
@@ -187,10 +168,9 @@ def _behind(status: Status) -> str:
         return f"{commits}{status.days}{limit} d"
     if status.still_limit is None or status.commits != 0:
         return ""
-    known = status.still is not None
-    return (
-        f"still {status.still}/{status.still_limit} d" if known else "still: not known since when"
-    )
+    if status.still is None:
+        return "still: not known since when"
+    return f"still {status.still}/{status.still_limit} d"
 
 
 def _first(reason: str) -> str:
@@ -247,10 +227,10 @@ class BuildFails(StrEnum):
 
 
 def bisect(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
-    builder: BuilderOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
+    builder: options.BuilderOption = None,
     good: str | None = option("--good REF", "Tag, branch or commit that is known to be good."),
     bad: str | None = option("--bad REF", "Later tag, branch or commit that is known to be bad."),
     test: str | None = option(
@@ -274,10 +254,10 @@ def bisect(
     skip: list[str] | None = option(
         "--skip COMMIT", "Do not test this commit (at least seven digits). May be repeated."
     ),
-    jobs: JobsOption = None,
+    jobs: options.JobsOption = None,
     reset: bool = flag("--reset", "Discard progress and do nothing else."),
     status: bool = flag("--status", "Print the progress and test nothing."),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Find the upstream commit that broke an engine, by building and testing commits.
 
@@ -319,20 +299,11 @@ def bisect(
 
 def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     if as_json:
-        first_bad = outcome.first_bad
-        steps = [asdict(step) for step in outcome.steps]
-        print_json(
-            {
-                **asdict(outcome.question),
-                "state": outcome.state,
-                "first_bad": asdict(first_bad) if first_bad else None,
-                "candidates": [asdict(commit) for commit in outcome.candidates],
-                "left": outcome.left,
-                "builds": outcome.builds,
-                "steps": [{**step.pop("commit"), **step} for step in steps],
-                "log": outcome.log,
-            }
-        )
+        first_bad = asdict(outcome.first_bad) if outcome.first_bad else None
+        plain = asdict(outcome) | {"first_bad": first_bad, "builds": outcome.builds}
+        names = ("state", "first_bad", "candidates", "left", "builds", "steps", "log")
+        plain["steps"] = [{**step.pop("commit"), **step} for step in plain["steps"]]
+        print_json(plain["question"] | {name: plain[name] for name in names})
         return
     rows = [
         (step.verdict, commit.name[:9], commit.date, commit.subject, step.why)
@@ -358,7 +329,6 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
 
 # ``builder ci``: matrix, trials, ccache.
 
-
 group = typer.Typer(
     no_args_is_help=True,
     help="For workflows: the matrix of jobs, the memory of presets, and the compiler cache.",
@@ -371,8 +341,8 @@ group.add_typer(ccache, name="ccache")
 
 @group.command()
 def matrix(
-    recipes: Recipes = None,
-    catalog: CatalogOption = None,
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
     changed_since: str | None = option(
         "--changed-since REV",
         "Only recipes whose image or whose checks changed since this commit of the catalog's "
@@ -392,7 +362,7 @@ def matrix(
         "these recipes are left out with a warning.",
         "",
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
 
@@ -401,7 +371,6 @@ def matrix(
     a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
     is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
     """
-
     from builder.upstream import night as matrices
 
     if direct and changed_since is None:
@@ -431,7 +400,9 @@ def matrix(
 
 @group.command()
 def trials(
-    recipes: Recipes = None, catalog: CatalogOption = None, as_json: JsonOption = False
+    recipes: options.Recipes = None,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write what the smoke test found without a GPU to trials/, for machines without the image.
 
@@ -467,10 +438,10 @@ def trials(
 
 @ccache.command()
 def save(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     file: Path = argument("FILE", "A tar file; an existing one is replaced.", dir_okay=False),
-    catalog: CatalogOption = None,
-    builder: BuilderOption = None,
+    catalog: options.CatalogOption = None,
+    builder: options.BuilderOption = None,
     limit: float = option(
         "--limit GIB",
         "Maximum size; the least recently used entries are left out.",
@@ -478,7 +449,7 @@ def save(
         min=0.01,
         max=1000,
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Save the engine's compiler cache to a file.
 
@@ -492,11 +463,11 @@ def save(
 
 @ccache.command()
 def load(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     file: Path = argument("FILE", "A file that `builder ci ccache save` wrote.", dir_okay=False),
-    catalog: CatalogOption = None,
-    builder: BuilderOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    builder: options.BuilderOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Add the contents of a file to the engine's compiler cache, before a build.
 
@@ -540,7 +511,7 @@ def _carry(
 # ``builder doctor``.
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(as_json: options.JsonOption = False) -> None:
     """Check whether this machine can build, and suggest fixes.
 
     The exit code is 4 if a requirement of every build is missing.
@@ -559,8 +530,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def ways(settings: Settings) -> Iterator[Finding]:
-    """The way of a build for each platform with these settings; nothing where Docker does not
-    answer."""
+    """The way of a build for each platform; nothing where Docker does not answer."""
     from builder.build import record
     from builder.build.roots import compiles_on
     from builder.docker import buildx
@@ -596,8 +566,8 @@ def site(
         "Directory for the pages; an earlier site in it is replaced.", ...
     ),
     offline: bool = flag("--offline", "Ask no registry: without tags, history and nights."),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write static pages: the presets for each card, the images, published speeds, nights.
 
@@ -610,7 +580,6 @@ def site(
     The exit code is 5 if the registry does not answer; the directory is then as it was before. It
     is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
     """
-
     from builder.presets.receipts import checked
     from builder.site.facts import collect
     from builder.site.pages import write

@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    OfflineOption,
-    RecipeName,
-    SomeRecipe,
-    argument,
-    catalog_at,
-    flag,
-    option,
-    reason_option,
-    user_settings,
-)
+from builder.cli import options
+from builder.cli.options import argument, catalog_at, flag, option, reason_option, user_settings
 from builder.cli.terminal import counted, err, line, log, out, print_json, table
 from builder.core import sizes
 from builder.core.errors import FetchError, PatchError, RecipeError, as_started
@@ -42,10 +30,6 @@ if TYPE_CHECKING:
     from builder.upstream.update import RecipeChange
 
 # ``builder pin lock``: Python requirements and Debian packages become exact files.
-
-if TYPE_CHECKING:
-    from builder.recipes.catalog import Catalog
-
 
 HINT = (
     "a recipe names Python packages in [python]: requirements, and Debian packages in [debian]; a "
@@ -70,15 +54,15 @@ def lock(
     names: list[str] = argument(
         "NAME...", "Recipes or bases with Python requirements or Debian packages."
     ),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     only: Kind | None = option("--only", "Lock only Python requirements, or only Debian packages."),
     python: str | None = option(
         "--python 3.N",
         "Version of CPython. Default: the one in the base's Debian release.",
         callback=_python_version,
     ),
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Resolve the Python requirements and the Debian packages of recipes or bases to exact files.
 
@@ -119,15 +103,8 @@ def lock(
                 new = not made.file.exists()
                 if not dry_run:
                     made.write()
-                described.append(
-                    {
-                        "file": str(made.file),
-                        "size": made.size,
-                        "files": made.described(),
-                        "changes": made.changes,
-                        "new": new,
-                    }
-                )
+                about = {"file": str(made.file), "size": made.size, "files": made.described()}
+                described.append(about | {"changes": made.changes, "new": new})
                 if as_json:
                     continue
                 for change in made.changes or ([] if new else ["no changes"]):
@@ -145,8 +122,8 @@ group = typer.Typer(
 
 @group.command()
 def update(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
     to: str | None = option(
         "--to REF",
         "Tag, branch, commit or release. Default: the upstream that [track] names, else the "
@@ -154,7 +131,7 @@ def update(
     ),
     force: bool = flag("--force", "Write the recipe even if patches or names no longer fit."),
     keep_old: bool = flag("--keep-old", "Keep the recipe, if the new one gets another name."),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Move the pin of a recipe, show the diff, and check its patches against the new source.
 
@@ -211,10 +188,10 @@ def update(
 
 @group.command()
 def outdated(
-    recipe: SomeRecipe = None,
-    catalog: CatalogOption = None,
-    offline: OfflineOption = False,
-    as_json: JsonOption = False,
+    recipe: options.SomeRecipe = None,
+    catalog: options.CatalogOption = None,
+    offline: options.OfflineOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List pins that are behind upstream: by how much, since when, and what becomes of patches.
 
@@ -258,13 +235,7 @@ def _print_outdated(rows: Sequence[Outdated]) -> None:
         ("recipe", "pinned", "newest", "behind", "since", "patches there"),
         [
             (
-                row.entry.name,
-                row.pin,
-                f"{row.lag.target.name} {row.lag.target.commit[:9]}"
-                if row.lag.target.kind != "release"
-                else row.lag.target.name,
-                _behind(row.lag),
-                row.lag.since,
+                *(row.entry.name, row.pin, _newest(row.lag), _behind(row.lag), row.lag.since),
                 ", ".join(f"{each.patch}: {each.state}" for each in row.patches),
             )
             for row in behind
@@ -277,6 +248,11 @@ def _print_outdated(rows: Sequence[Outdated]) -> None:
         log(f"not in the table, because the engine has a newer recipe: {', '.join(older)}")
 
 
+def _newest(lag: Lag) -> str:
+    commit = f" {lag.target.commit[:9]}" if lag.target.kind != "release" else ""
+    return f"{lag.target.name}{commit}"
+
+
 def _behind(lag: Lag) -> str:
     count = counted(lag.ahead, "release" if lag.target.kind == "release" else "commit")
     days = [f"{lag.days} d"] if lag.days is not None else []
@@ -285,7 +261,7 @@ def _behind(lag: Lag) -> str:
 
 
 @group.command()
-def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
+def mirror(recipe: options.SomeRecipe = None, catalog: options.CatalogOption = None) -> None:
     """Download and keep every pinned input, so that builds do not depend on upstream.
 
     The cache directory (BUILDER_CACHE_DIR) then contains bare mirrors of the repositories with the
@@ -322,8 +298,8 @@ group.command()(lock)
 @group.command()
 def image(
     base: str = argument("BASE", "A base that starts from a published image."),
-    catalog: CatalogOption = None,
-    dry_run: DryRunOption = False,
+    catalog: options.CatalogOption = None,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Pin the image that a base starts from to its current digest in the registry.
 
@@ -345,16 +321,12 @@ def image(
         write(entry.file, text)
 
 
-# ``builder patch``: check and add.
-
-
 # Shared by the commands about patches and pins: sessions, failures, findings.
 
 
 @contextmanager
 def open_session(catalog: Catalog, *, offline: bool = False) -> Iterator[SourceSession]:
     """A session on the sources of recipes, with the user's settings."""
-
     from builder.upstream import patches
 
     with patches.open_session(catalog, user_settings(), log, offline=offline) as opened:
@@ -399,10 +371,7 @@ def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
     """Print the state of each patch, then the details of patches that do not apply, then notes."""
     if not found:
         log("there is no patch to check")
-    rows = [
-        (finding.recipe, finding.patch, _target(finding), finding.state, _meaning(finding))
-        for finding in found
-    ]
+    rows = [(of.recipe, of.patch, _target(of), of.state, _meaning(of)) for of in found]
     table(("recipe", "patch", "on", "", ""), rows)
     for finding in found:
         if not finding.good and (finding.details or finding.commits):
@@ -439,7 +408,7 @@ def print_change(change: RecipeChange[Recipe], findings: Sequence[PatchFinding])
         print_findings(findings, ())
 
 
-# The commands.
+# ``builder patch``: check and add.
 
 patch_group = typer.Typer(
     no_args_is_help=True, help="Check the patches of recipes, and add pull requests as patches."
@@ -448,14 +417,14 @@ patch_group = typer.Typer(
 
 @patch_group.command()
 def check(
-    recipe: SomeRecipe = None,
-    catalog: CatalogOption = None,
+    recipe: options.SomeRecipe = None,
+    catalog: options.CatalogOption = None,
     against: list[str] | None = option(
         "--against REF",
         "Also check the patches against this tag, branch, commit or release. May be repeated.",
     ),
-    offline: OfflineOption = False,
-    as_json: JsonOption = False,
+    offline: options.OfflineOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Check whether patches apply to their pin and to the current upstream. Nothing is built.
 
@@ -505,9 +474,9 @@ def check(
 
 @patch_group.command()
 def add(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     pull: int = option("--pull N", "Number of the pull request.", ..., min=1),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     repository: str | None = option(
         "--repository URL", "Repository of the pull request. Default: the repository of the source."
     ),
@@ -518,7 +487,7 @@ def add(
         "Why the recipe needs the patch. Default: the subject of its last commit.",
         "the recipe needs the patch",
     ),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Add a pull request to a recipe as a patch, pinned to its current commits.
 
@@ -532,9 +501,8 @@ def add(
     found = catalog_at(catalog)
     entry = found.engine(recipe)
     with open_session(found) as session:
-        change = pin_pull_request(
-            session, entry, pull, repository=repository, onto=onto, why=reason
-        )
+        about = {"repository": repository, "onto": onto, "why": reason}
+        change = pin_pull_request(session, entry, pull, **about)
         findings = findings_of(session, change)
     print_change(change, findings)
     if not dry_run:

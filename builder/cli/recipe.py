@@ -11,32 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    OnePlatformOption,
-    RecipeName,
-    Reference,
-    argument,
-    catalog_at,
-    flag,
-    option,
-    output_option,
-    user_settings,
-)
+from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
 from builder.cli.pin import open_session
-from builder.cli.terminal import (
-    counted,
-    filled,
-    line,
-    log,
-    minute,
-    pairs,
-    paragraph,
-    print_json,
-    table,
-)
+from builder.cli.terminal import counted, line, log, minute, pairs, paragraph, print_json, table
 from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
@@ -44,9 +21,13 @@ if TYPE_CHECKING:
     from builder.plan.explain import Checked
 
 
-# ``builder recipe new``.
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Write, check and explain recipes, and export the recipes of published images.",
+)
 
 
+@group.command()
 def new(
     url: str = argument("URL", "Git repository; git's own configuration may rewrite it."),
     ref: str | None = option(
@@ -67,9 +48,9 @@ def new(
         "--license SPDX",
         "SPDX license expression. Default: the license file's, if its text is known.",
     ),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     force: bool = flag("--force", "Replace the recipe of that name if there is one."),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
 
@@ -100,22 +81,10 @@ def new(
     write(found.file, found.text)
     line(f"written {found.file}")
     if like is not None:
-        log(
-            f"look over what it has from {like}: entrypoint, definitions, packages, probes, summary"
-        )
+        parts = "entrypoint, definitions, packages, probes, summary"
+        log(f"look over what it has from {like}: {parts}")
     where = f" --catalog {shlex.quote(str(catalog))}" if catalog else ""
     log(f"next: {PROGRAM} build {found.recipe.name}{where}")
-
-
-# The commands.
-
-group = typer.Typer(
-    no_args_is_help=True,
-    help="Write, check and explain recipes, and export the recipes of published images.",
-)
-
-
-group.command()(new)
 
 
 @group.command()
@@ -126,9 +95,9 @@ def check(
         None,
         autocompletion=options.presets_and_recipes,
     ),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
     strict: bool = flag("--strict", "Treat warnings as errors, for CI of a catalog."),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
 
@@ -152,12 +121,8 @@ def check(
     for each in of_recipes:
         chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}
     of_presets = [
-        lint.Checked(
-            name,
-            "\n".join(map(str, entry.problems)),
-            preset_files.warnings_of(entry, loaded),
-        )
-        for name, entry in chosen.items()
+        lint.Checked(name, "\n".join(map(str, of.problems)), preset_files.warnings_of(of, loaded))
+        for name, of in chosen.items()
     ]
     checked = [*of_recipes, *of_presets]
     if as_json:
@@ -188,10 +153,10 @@ def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> N
 
 @group.command()
 def explain(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
-    as_json: JsonOption = False,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Explain the contents of a recipe's image, and their reasons.
 
@@ -282,18 +247,18 @@ def _print_patch(patch: dict[str, Any]) -> None:
 
 
 def _print_indented(about: dict[str, str]) -> None:
-    pairs([(f"  {name}", value) for name, value in filled(about)])
+    pairs({f"  {name}": value for name, value in about.items()})
 
 
 @group.command()
 def export(
-    recipe: RecipeName,
-    reference: Reference,
-    catalog: CatalogOption = None,
+    recipe: options.RecipeName,
+    reference: options.Reference,
+    catalog: options.CatalogOption = None,
     output: Path | None = output_option(
         "Directory for the recipe. Default: recipes/ of the catalog."
     ),
-    dry_run: DryRunOption = False,
+    dry_run: options.DryRunOption = False,
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
 

@@ -13,23 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    JsonOption,
-    RecipeName,
-    argument,
-    catalog_at,
-    contexts,
-    flag,
-    known_cards,
-    one_context,
-    option,
-    output_option,
-    presets_and_recipes,
-    recipes,
-    user_settings,
-)
-from builder.cli.terminal import err, filled, line, log, pairs, print_json, table
+from builder.cli import options
+from builder.cli.options import catalog_at, contexts, flag, one_context, option, user_settings
+from builder.cli.terminal import err, line, log, pairs, print_json, table
 from builder.core import sizes
 from builder.core.errors import FitError, WorldError
 from builder.core.files import atomic_write, require_writable
@@ -44,19 +30,21 @@ if TYPE_CHECKING:
     from builder.presets.models import Progress
     from builder.presets.run import Running
 
-# The shared options of ``builder run`` and ``builder export``: a preset or recipe, its models.
+# Shared by ``builder run`` and ``builder export``: a preset or recipe, its models.
 
 Target = Annotated[
     str,
-    argument(
+    options.argument(
         "PRESET|RECIPE",
         "A preset (see `builder list --presets`), its short name, or a recipe.",
-        autocompletion=presets_and_recipes,
+        autocompletion=options.presets_and_recipes,
     ),
 ]
 Options = Annotated[
     list[str] | None,
-    argument("OPTION", "More options for the engine, after --. They win over the preset's own."),
+    options.argument(
+        "OPTION", "More options for the engine, after --. They win over the preset's own."
+    ),
 ]
 ModelOption = Annotated[
     Path | None,
@@ -115,7 +103,7 @@ def run(
         "Card of this machine: 5090-laptop, ... Default: the first that suffices. With --print, "
         "any card of cards/.",
         "auto",
-        autocompletion=known_cards,
+        autocompletion=options.known_cards,
     ),
     port: PortOption = None,
     yes: bool = flag(
@@ -133,7 +121,7 @@ def run(
         "--print --dry-run", "Print the `docker run` command; build, download and start nothing."
     ),
     seconds: float = option("--seconds SECONDS", "Time limit until it is healthy.", 900, min=1),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
 
@@ -210,10 +198,9 @@ def _print(started: Running) -> None:
     else:
         log(f"healthy after {started.seconds:.1f} s")
     body = '{"messages": [{"role": "user", "content": "Hello"}]}'
-    line(f"{service.url}{flavor.chat.removesuffix('/chat/completions')}")
-    line(
-        f"  ask    curl {service.url}{flavor.chat} -H 'Content-Type: application/json' -d '{body}'"
-    )
+    chat, kind = f"{service.url}{flavor.chat}", "Content-Type: application/json"
+    line(chat.removesuffix("/chat/completions"))
+    line(f"  ask    curl {chat} -H '{kind}' -d '{body}'")
     line(f"  log    docker logs --follow {service.name}")
     line(f"  stop   docker rm --force {service.name}")
 
@@ -221,21 +208,13 @@ def _print(started: Running) -> None:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """A bar on a terminal; elsewhere a line for each file."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress
 
-    tasks: dict[tuple[str, int], TaskID] = {}  # two repositories may have a file of one name
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    bars = Progress(
-        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=err(), transient=True
-    )
+    tasks: dict[tuple[str, int], progress.TaskID] = {}  # repositories may share a file's name
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn())
+    ends = (progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
+    size_column = progress.DownloadColumn()
+    bars = progress.Progress(*columns, size_column, *ends, console=err(), transient=True)
     live = err().is_terminal
 
     def show(name: str, done: int, size: int) -> None:
@@ -282,12 +261,12 @@ def export(
         "Card of cards/ for which a short name is resolved: 5090-laptop, ... Default: the cards "
         "of this machine.",
         "auto",
-        autocompletion=known_cards,
+        autocompletion=options.known_cards,
     ),
     form: Format = option(
         "--format", "Program that reads the files; docker-run is a shell script.", Format.SCRIPT
     ),
-    output: Path | None = output_option(
+    output: Path | None = options.output_option(
         "Write the files to this directory. Default: a single file is printed."
     ),
     force: bool = flag("--force", "Replace files that are there and differ."),
@@ -295,7 +274,7 @@ def export(
         "--allow-incomplete",
         "Write files that cannot start yet; their first lines name the missing parts.",
     ),
-    catalog: CatalogOption = None,
+    catalog: options.CatalogOption = None,
 ) -> None:
     """Write files that start a preset: for compose, Podman, Kubernetes and others.
 
@@ -336,7 +315,6 @@ def export(
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
     """Write all files; raises ``WorldError`` before the first where one is there and differs."""
-
     another = "name another directory: --output DIR"
     require_writable(output, another)
     try:
@@ -370,12 +348,14 @@ MEMORY = ("memory", "context")
 
 
 def fit(
-    target: str = argument(
+    target: str = options.argument(
         "RECIPE|IMAGE",
         "A recipe, whose image is tried, or an image of a recipe.",
-        autocompletion=recipes,
+        autocompletion=options.recipes,
     ),
-    options: list[str] | None = argument("OPTION", "More options for the engine, after --.", None),
+    options: list[str] | None = options.argument(
+        "OPTION", "More options for the engine, after --.", None
+    ),
     *,
     model: str = option(
         f"--model {FOLDER}",
@@ -390,7 +370,7 @@ def fit(
         "--card CARD",
         "Card to simulate: 5090, 5090-laptop, 5060-ti-16gb, ... Twice: two cards.",
         ...,
-        autocompletion=known_cards,
+        autocompletion=options.known_cards,
     ),
     context: str | None = option(
         "--context TOKENS[,...]",
@@ -403,8 +383,8 @@ def fit(
         True,
     ),
     seconds: float = option("--seconds SECONDS", "Time limit until a server is ready.", 900, min=1),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Try how much context of a model fits on a card, without the card or the model.
 
@@ -423,9 +403,8 @@ def fit(
     # The simulated cards are for a PC.
     session = build_session(catalog, platform="linux/amd64")
     found_cards = [cards.load(session.catalog.root, name) for name in card]
-    wanted = FitRequest(
-        model, draft, mmproj, found_cards, sizes_to_try, tuple(options or ()), search, seconds
-    )
+    given = (model, draft, mmproj, found_cards, sizes_to_try, tuple(options or ()))
+    wanted = FitRequest(*given, search, seconds)
     try:
         found = try_on_cards(session, target, wanted)
     except OptionError as error:
@@ -442,11 +421,8 @@ def require_fits(found: Fit) -> None:
     from builder.presets.fit import advice
 
     if found.largest is None:
-        raise FitError(
-            f"{found.model.name} does not fit on {_cards(found)}",
-            found.trials[0].why,
-            advice(found),
-        )
+        what = f"{found.model.name} does not fit on {_cards(found)}"
+        raise FitError(what, found.trials[0].why, advice(found))
 
 
 def _print_fit(found: Fit) -> None:
@@ -461,20 +437,18 @@ def _print_fit(found: Fit) -> None:
     }
     line("")
     pairs(
-        filled(
-            {
-                "largest": largest(found),
-                "warning": warning(found),
-                "model": _model(found.model),
-                "draft model": _model(found.draft),
-                "projector": _model(found.projector),
-                "cards": _cards(found),
-                "unverified": "; ".join(unverified),
-                "engine's log": found.trials[-1].stated,
-                "paths": _paths(found.trials),
-                "took": duration(found.seconds),
-            }
-        )
+        {
+            "largest": largest(found),
+            "warning": warning(found),
+            "model": _model(found.model),
+            "draft model": _model(found.draft),
+            "projector": _model(found.projector),
+            "cards": _cards(found),
+            "unverified": "; ".join(unverified),
+            "engine's log": found.trials[-1].stated,
+            "paths": _paths(found.trials),
+            "took": duration(found.seconds),
+        }
     )
 
 
@@ -483,12 +457,9 @@ def largest(found: Fit) -> str:
     if found.largest is None:
         return "none"
     refused = [each.context for each in found.trials if each.context > found.largest]
+    why = f"{refused[0]} does not fit" if refused else "the largest that was tried"
     if found.largest == found.model.context:
         why = "the model's maximum"
-    elif refused:
-        why = f"{refused[0]} does not fit"
-    else:
-        why = "the largest that was tried"
     return f"{found.largest} tokens: {why}"
 
 
@@ -546,9 +517,12 @@ CONTEXT = 2048  # tokens with which a model is started, which every model has
 
 
 def paths(
-    recipe: RecipeName,
-    other: str | None = argument(
-        "RECIPE", "Show what this recipe's image does otherwise.", None, autocompletion=recipes
+    recipe: options.RecipeName,
+    other: str | None = options.argument(
+        "RECIPE",
+        "Show what this recipe's image does otherwise.",
+        None,
+        autocompletion=options.recipes,
     ),
     *,
     model: str | None = option(
@@ -557,10 +531,10 @@ def paths(
     card: str | None = option(
         "--card CARD",
         "Card to simulate for --model: 5090, 5090-laptop, ...",
-        autocompletion=known_cards,
+        autocompletion=options.known_cards,
     ),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show which path an engine takes for its work on the card: attention, products, KV cache.
 
@@ -608,8 +582,8 @@ def _started(session: BuildSession, name: str, model: str, card: str) -> EngineP
     from builder.presets import cards
     from builder.presets.fit import FitRequest, fit
 
-    wanted = [cards.load(session.catalog.root, card)]
-    found = fit(session, name, FitRequest(model, None, None, wanted, [CONTEXT], search=False))
+    here = [cards.load(session.catalog.root, card)]
+    found = fit(session, name, FitRequest(model, None, None, here, [CONTEXT], search=False))
     require_fits(found)
     (trial,) = found.trials
     return EnginePaths(name, {found.model.name: trial.paths}, trial.stated)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -24,7 +23,6 @@ from rich.progress import (
 )
 
 from builder.build import reports
-from builder.build import reports as junit_xml
 from builder.build.build import BuildSession
 from builder.build.log import BuildStep, step_name
 from builder.checks.subject import GpuTest
@@ -60,7 +58,7 @@ class BuildProgress:
         write_verdict: Callable[[str, Verdict], None] = lambda *_: None,
         console: Console | None = None,
     ) -> None:
-        self._write_verdict = write_verdict
+        self.on_verdict = write_verdict
         self._console = err() if console is None else console
         self._live = self._console.is_terminal
         self._progress = Progress(
@@ -85,12 +83,7 @@ class BuildProgress:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._progress.stop()
 
@@ -100,10 +93,6 @@ class BuildProgress:
             self._remove_task()
             self._console.print(escape(as_started(plain(message))))
 
-    def on_verdict(self, name: str, verdict: Verdict) -> None:
-        """Write the verdict on an image to the files that the user asked for."""
-        self._write_verdict(name, verdict)
-
     def on_progress(self, progress: BuildStep | str) -> None:
         """Show a compile step, or the step that a line of buildx's output begins."""
         with self._lock:
@@ -111,15 +100,11 @@ class BuildProgress:
                 self._show_step(progress)
                 return
             name = step_name(progress)
-            if name is not None:
-                self._show_stage(name)
-
-    def _show_stage(self, name: str) -> None:
-        if self._live:
-            self._show(name, None, 0)
-        elif name != self._stage:
-            self._stage = name
-            self._console.print(escape("  " + name))
+            if name is not None and self._live:
+                self._show(name, None, 0)
+            elif name is not None and name != self._stage:
+                self._stage = name
+                self._console.print(escape("  " + name))
 
     def _show_step(self, step: BuildStep) -> None:
         if self._live:
@@ -156,7 +141,7 @@ def reporter(junit: Path | None = None) -> BuildProgress:
     def write(name: str, verdict: Verdict) -> None:
         verdicts[name] = verdict
         if junit is not None:
-            junit_xml.write_junit(junit, verdicts)
+            reports.write_junit(junit, verdicts)
         reports.append_to_summary(reports.of_verdict(name, verdict))
 
     return BuildProgress(write)
@@ -174,10 +159,7 @@ def build_session(
     builder: str | None = None,
     platform: Platform | None = None,
 ) -> BuildSession:
-    """The catalog with the options and the reporter of builds, and the user's settings.
-
-    Raises ``RecipeError`` if there is no catalog, ``WorldError`` for invalid settings.
-    """
+    """The catalog with the options and the reporter of builds, and the user's settings."""
     given = {"jobs": jobs, "buildx": builder}
     update = {name: value for name, value in given.items() if value is not None}
     return BuildSession(

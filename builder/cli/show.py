@@ -7,13 +7,13 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from builder.cli import options
-from builder.cli.options import CatalogOption, JsonOption, PlatformOption, catalog_at
-from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
+from builder.cli.options import argument, catalog_at, flag
+from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table
 from builder.core.errors import FetchError, RecipeError, WorldError
 from builder.core.farm import farm_root
 from builder.core.platforms import PLATFORMS, Platform
@@ -45,14 +45,8 @@ def print_all(presets: Presets, *, as_json: bool) -> None:
         )
     else:
         rows = [
-            (
-                entry.name,
-                entry.preset.recipe,
-                _cards(entry.preset),
-                _speed(entry.preset),
-                entry.preset.summary,
-            )
-            for entry in presets.valid()
+            (of.name, of.preset.recipe, _cards(of.preset), _speed(of.preset), of.preset.summary)
+            for of in presets.valid()
         ]
         header = ("preset", "recipe", "card", "speed", "summary")
         table(header, rows, drops=("recipe", "card", "summary", "speed"), wraps="summary")
@@ -72,29 +66,27 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
         for place, file in files.items()
     }
     words = command.arguments(preset, recipes.engine(preset.recipe).recipe, places)
-    options = command.container_options(preset.container)
+    container = command.container_options(preset.container)
     if as_json:
         found = {"name": entry.name, "file": str(entry.file), **_dumped(preset)}
-        print_json({**found, "command": words, "container_options": options})
+        print_json({**found, "command": words, "container_options": container})
         return
     environment = [f"{name}={value}" for name, value in preset.serve.environment.items()]
     pairs(
-        filled(
-            {
-                "name": entry.name,
-                "summary": preset.summary,
-                "recipe": preset.recipe,
-                "card": _cards(preset),
-                **{TABLES[place]: file.shown for place, file in files.items()},
-                "arguments": shlex.join(words),
-                "environment": shlex.join(environment),
-                "container": shlex.join(options),
-                "memory": _memory(preset.memory),
-                "method": _method(preset),
-                "loses to": preset.loses_to or "",
-                "source": _source(preset),
-            }
-        )
+        {
+            "name": entry.name,
+            "summary": preset.summary,
+            "recipe": preset.recipe,
+            "card": _cards(preset),
+            **{TABLES[place]: file.shown for place, file in files.items()},
+            "arguments": shlex.join(words),
+            "environment": shlex.join(environment),
+            "container": shlex.join(container),
+            "memory": _memory(preset.memory),
+            "method": _method(preset),
+            "loses to": preset.loses_to or "",
+            "source": _source(preset),
+        }
     )
     if preset.result:
         line("")
@@ -174,11 +166,9 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def list_recipes(
-    presets: Annotated[
-        bool, typer.Option("--presets", help="List the presets instead: published runs.")
-    ] = False,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    presets: bool = flag("--presets", "List the presets instead: published runs."),
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List all recipes: family, base, platforms, update, summary; with `--presets`, all presets.
 
@@ -229,21 +219,16 @@ def list_recipes(
 
 
 def show(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|PRESET",
-            help="Name of a recipe, of an engine that has only one recipe, or of a preset; the "
-            "short name of a preset.",
-            autocompletion=options.presets_and_recipes,
-        ),
-    ],
-    catalog: CatalogOption = None,
-    platform: PlatformOption = None,
-    dockerfile: Annotated[
-        bool, typer.Option("--dockerfile", help="Print the rendered Dockerfile instead.")
-    ] = False,
-    as_json: JsonOption = False,
+    recipe: str = argument(
+        "RECIPE|PRESET",
+        "Name of a recipe, of an engine that has only one recipe, or of a preset; the short name "
+        "of a preset.",
+        autocompletion=options.presets_and_recipes,
+    ),
+    catalog: options.CatalogOption = None,
+    platform: options.PlatformOption = None,
+    dockerfile: bool = flag("--dockerfile", "Print the rendered Dockerfile instead."),
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show the resolved plan of a recipe: all inputs, the base image and the build key.
 
@@ -324,12 +309,13 @@ def build_architecture() -> str | None:
 
 
 def _describe(plan: AnyPlan) -> dict[str, Any]:
+    recipe = plan.recipe
     return {
         "name": plan.name,
-        "summary": plan.recipe.summary,
-        "notes": list(getattr(plan.recipe, "notes", [])),
+        "summary": recipe.summary,
+        "notes": list(getattr(recipe, "notes", [])),
         "file": str(plan.file),
-        "family": plan.recipe.family,
+        "family": recipe.family,
         "key": plan.key,
         **plan.inputs(),
         "base": _describe(plan.base) if plan.base else None,

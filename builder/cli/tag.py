@@ -7,25 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    DropOption,
-    DryRunOption,
-    JsonOption,
-    OnePlatformOption,
-    RecipeName,
-    TagName,
-    catalog_at,
-    flag,
-    option,
-    reason_option,
-    reference_option,
-    user_settings,
-)
+from builder.cli import options
+from builder.cli.options import catalog_at, flag, option, reason_option, reference_option
 from builder.cli.terminal import line, log, minute, print_json, table
 from builder.core import sizes
 from builder.core.errors import RegistryError
@@ -33,8 +20,6 @@ from builder.core.files import named_lock, workspace
 from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from builder.build.build import BuildSession
     from builder.publish.prune import PrunePlan
     from builder.publish.push import Allowed, Pushed
@@ -54,15 +39,15 @@ Reason = Annotated[
 
 @group.command()
 def promote(
-    recipe: RecipeName,
-    tag: TagName,
+    recipe: options.RecipeName,
+    tag: options.TagName,
     reason: Reason,
     to: str | None = reference_option(
         "--to", "Image to move to. Default: the image with the recipe's build key."
     ),
-    drop_platform: DropOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    drop_platform: options.DropOption = None,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Move a tag to an image that is already in the registry.
 
@@ -77,17 +62,13 @@ def promote(
     from builder.publish import tags
 
     with _moving(recipe, catalog, tag, to) as (repository, trust):
-        target = to or _image_of_key(recipe, catalog, repository)
-        dropped = drop_platform or ()
+        target, dropped = to or _image_of_key(recipe, catalog, repository), drop_platform or ()
         done = tags.move(repository, tag, target, reason, trust=trust, dropped=dropped)
     _print_move(done, as_json)
 
 
 def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> str:
-    """The digest of the recipe's verified image in the registry, else its immutable tag.
-
-    For several platforms, the tag of the index of their images.
-    """
+    """The digest of the recipe's verified image, else its immutable tag; or its index's tag."""
     from builder.cli.session import build_session
     from builder.publish.push import find_published, published_index
 
@@ -102,15 +83,15 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
 
 @group.command()
 def rollback(
-    recipe: RecipeName,
-    tag: TagName,
+    recipe: options.RecipeName,
+    tag: options.TagName,
     reason: Reason,
     to: str | None = reference_option(
         "--to", "Image to move the tag to. Default: the image before the last move."
     ),
-    drop_platform: DropOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    drop_platform: options.DropOption = None,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Move a tag back to its previous image; repeat it to go back further.
 
@@ -124,18 +105,17 @@ def rollback(
     from builder.publish.tag_history import require_previous
 
     with _moving(recipe, catalog, tag, to) as (repository, trust):
-        target = to or require_previous(repository, tag, trust)
-        dropped = drop_platform or ()
+        target, dropped = to or require_previous(repository, tag, trust), drop_platform or ()
         done = tags.move(repository, tag, target, reason, "rollback", trust=trust, dropped=dropped)
     _print_move(done, as_json)
 
 
 @group.command()
 def history(
-    recipe: RecipeName,
-    tag: TagName,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    recipe: options.RecipeName,
+    tag: options.TagName,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show all moves of a tag with their reasons, newest first.
 
@@ -154,10 +134,7 @@ def history(
     if as_json:
         print_json([asdict(move) for move in found])
         return
-    rows = [
-        (minute(move.created), move.version, move.digest, _update(move), move.reason)
-        for move in found
-    ]
+    rows = [(minute(of.created), of.version, of.digest, _update(of), of.reason) for of in found]
     table(("when", "version", "digest", "update", "reason"), rows)
     if not found:
         line(f"{tag} is {digest}; it was never moved")
@@ -170,10 +147,7 @@ def _moving(
     recipe: str, catalog: Path | None, tag: str, to: str | None
 ) -> Iterator[tuple[Repository, Trust]]:
     """The repository of a recipe's images, whose tags no other run of this machine moves meanwhile;
-    and the keys that count.
-
-    ``to`` is the image that the user names.  Raises ``BusyError``; ``RegistryError`` if the tag may
-    not move.
+    and the keys that count.  ``to`` is the image that the user names.
     """
     from builder.publish.tags import repository_of, require_moving
 
@@ -196,20 +170,17 @@ def _trust() -> Iterator[Trust]:
     """The keys that sign notes of moves, and whose notes count."""
     from builder.publish.verdicts import trust_of
 
-    loaded = user_settings()
+    loaded = options.user_settings()
     loaded.require_directories()
     with workspace(loaded.cache_dir) as work:
         yield trust_of(loaded, work)
 
 
 def only_run_with_tags() -> AbstractContextManager[None]:
-    """Keep other runs on this machine from moving or deleting tags meanwhile.
-
-    Raises ``BusyError``.
-    """
+    """Keep other runs on this machine from moving or deleting tags meanwhile."""
     from builder.publish.tags import TAGS
 
-    loaded = user_settings()
+    loaded = options.user_settings()
     loaded.require_directories()
     return named_lock(loaded.cache_dir, TAGS)
 
@@ -229,14 +200,13 @@ def _print_move(move: Move, as_json: bool) -> None:
 def _update(move: Move) -> str:
     """The size of the update of a move, for each platform of an index; empty where not known."""
     if move.updates:
-        found = [f"{sizes.shown(size)} ({name})" for name, size in move.updates.items()]
-        return ", ".join(found)
+        return ", ".join(f"{sizes.shown(size)} ({name})" for name, size in move.updates.items())
     return sizes.shown(move.update) if move.update is not None else ""
 
 
 @group.command()
 def prune(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     keep: int = option(
         "--keep N",
         "Number of nightlies to keep, the newest ones, and number of rollbacks of each tag whose "
@@ -247,8 +217,8 @@ def prune(
     ),
     delete: bool = flag("--delete", "Delete them. Default: only show them."),
     signed: bool = flag("--signed", "Also delete signed images and their signatures."),
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show which nightlies of a recipe's channel are no longer needed; delete them with --delete.
 
@@ -268,7 +238,7 @@ def prune(
     from builder.publish.tags import open_repository
     from builder.recipes.catalog import require_channels
 
-    recipes, loaded = catalog_at(catalog), user_settings()
+    recipes, loaded = catalog_at(catalog), options.user_settings()
     (entry,) = require_channels([recipes.engine(recipe)])
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     done = prune_channel(
@@ -291,16 +261,9 @@ def prune(
             }
             for each in done.plan.candidates
         ]
-        print_json(
-            {
-                "repository": repository.name,
-                "deleted": list(done.deleted),
-                "channel": done.plan.channel,
-                "nightlies": nightlies,
-                "others": list(done.plan.others),
-                "bytes": done.plan.freed_bytes,
-            }
-        )
+        result: dict[str, Any] = {"repository": repository.name, "deleted": list(done.deleted)}
+        result |= {"channel": done.plan.channel, "nightlies": nightlies}
+        print_json(result | {"others": list(done.plan.others), "bytes": done.plan.freed_bytes})
         return
     _print_plan(done.plan, done.deleted, delete=delete)
     if done.deleted and not done.on_hub:
@@ -338,10 +301,10 @@ def _group() -> None:
 
 @hub_group.command()
 def describe(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write the description of a recipe's repository on Docker Hub.
 
@@ -367,7 +330,7 @@ def describe(
             f"{repository.registry} is not Docker Hub, and only Docker Hub has descriptions",
             "see the labels of the image: docker buildx imagetools inspect --raw",
         )
-    chosen = user_settings()
+    chosen = options.user_settings()
     hub = Hub(chosen.hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
     page = hub_page.describe_repository(recipes, name, repository.path, tags, chosen.state_dir)
@@ -386,8 +349,8 @@ def describe(
 
 
 def push(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
     platform: Platform | None = option(
         "--platform OS/ARCHITECTURE",
         "Push only the image for this platform, under its immutable tag. Default: the images of "
@@ -399,14 +362,14 @@ def push(
     over_budget: bool = flag(
         "--over-budget", "Move tags although the update exceeds [budget] update. Requires --reason."
     ),
-    drop_platform: DropOption = None,
+    drop_platform: options.DropOption = None,
     reason: str | None = reason_option(
         "Why tags are replaced, or an update is large; attached to the image that gets them."
     ),
     check: bool = flag(
         "--check", "Only check the namespace, the login and the signing key; push nothing."
     ),
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Push the verified image of a recipe and its tags to the registry.
 
@@ -445,8 +408,8 @@ def push(
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
     session = build_session(catalog, platform=platform)
+    repository = repository_of(session.catalog, recipe, log)
     if check:
-        repository = repository_of(session.catalog, recipe, log)
         with workspace(session.settings.cache_dir) as work:
             require_signing(session.settings, work)
         repository.require_push()
@@ -457,12 +420,8 @@ def push(
             how = "will be signed" if signed else "will not be signed"
             line(f"{repository.name} accepts pushes; images {how}")
         return
-    repository_of(session.catalog, recipe, log)  # without a namespace, a build would not help
-    allowed = Allowed(
-        replace=reason if replace else None,
-        over_budget=reason if over_budget else None,
-        dropped=tuple(drop_platform or ()),
-    )
+    reasons = (reason if replace else None, reason if over_budget else None)
+    allowed = Allowed(*reasons, tuple(drop_platform or ()))
     with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
         done = _pushed(session, recipe, allowed, work)
     if as_json:
@@ -509,9 +468,9 @@ class BillFormat(StrEnum):
 
 
 def sbom(
-    recipe: RecipeName,
-    catalog: CatalogOption = None,
-    platform: OnePlatformOption = None,
+    recipe: options.RecipeName,
+    catalog: options.CatalogOption = None,
+    platform: options.OnePlatformOption = None,
     form: BillFormat = option(
         "--format", "SPDX 2.3, or SLSA v1 provenance as an in-toto statement.", BillFormat.SPDX
     ),

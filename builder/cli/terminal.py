@@ -139,16 +139,16 @@ def first_rows(
         line(f"{counted(len(rows) - FIRST_ROWS, left)}: a pipe or a file gets them all")
 
 
-def pairs(lines: Sequence[tuple[str, str]]) -> None:
-    """Print names and values in two columns; values are never cut, so that they can be copied."""
+def pairs(lines: Mapping[str, str] | Sequence[tuple[str, str]]) -> None:
+    """Print names and values in two columns; values are never cut, so that they can be copied.
+
+    Of a mapping, only names that have a value.
+    """
+    if isinstance(lines, Mapping):
+        lines = [(name, value) for name, value in lines.items() if value]
     width = max((len(name) for name, _ in lines), default=0)
     for name, value in lines:
         line(f"{name:{width}}  {value}")
-
-
-def filled(lines: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The names that have a value, with their values."""
-    return [(name, value) for name, value in lines.items() if value]
 
 
 def paragraph(title: str, lines: Sequence[str]) -> None:

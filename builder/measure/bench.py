@@ -10,7 +10,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -55,9 +55,8 @@ from simulator import report
 class Loaded:
     """Where the engine's log states that it put the models; both are empty where it does not."""
 
-    layers: tuple[tuple[int, int], ...]
-    """Layers on the GPU and in all, of each model."""
-    memory: Mapping[str, int]
+    layers: tuple[tuple[int, int], ...] = ()  # on the GPU and in all, of each model
+    memory: Mapping[str, int] = field(default_factory=dict)
     """Bytes on all GPUs by kind: weights, KV cache, compute."""
 
 
@@ -65,12 +64,10 @@ class Loaded:
 class Point:
     """The runs with one context size."""
 
-    context: int | None
-    """Context size in tokens; None if the server was not started by us."""
+    context: int | None  # tokens; None if the server was not started by us
     warm_ups: tuple[Generation, ...]
     runs: tuple[Generation, ...]
-    loaded: Loaded | None = None
-    """None if the server was not started by us, or by an older builder."""
+    loaded: Loaded | None = None  # as the context; None also from an older builder
 
 
 class Benchmark(BaseModel):
@@ -88,10 +85,8 @@ class Benchmark(BaseModel):
     settings: Mapping[str, Any]
     """Prompt, tokens, sampling, seeds, warm-ups."""
     points: tuple[Point, ...]
-    created: str
-    """RFC 3339, UTC."""
+    created: str  # RFC 3339, UTC
     builder: str
-    """Version of builder."""
 
     def as_json(self) -> dict[str, Any]:
         """The benchmark as JSON data."""
@@ -154,12 +149,12 @@ def compare(first: Benchmark, second: Benchmark) -> BenchComparison:
     pairs = [(p, others[p.context]) for p in first.points if p.context in others]
     if not pairs:
         raise ValueError("they have no context size in common")
-    rows = tuple(_row(one, other) for one, other in pairs)
-    return BenchComparison(rows, tuple(_differences(first, second)))
+    rows = (_row(one, other) for one, other in pairs)
+    return BenchComparison(tuple(rows), tuple(_differences(first, second)))
 
 
 def _row(first: Point, second: Point) -> ComparedPoint:
-    one, other = _speeds(first), _speeds(second)
+    one, other = ([run.tokens_per_second for run in each.runs] for each in (first, second))
     if not one or not other:
         raise ValueError("one of them has no runs")
     means = statistics.fmean(one), statistics.fmean(other)
@@ -175,10 +170,6 @@ def _row(first: Point, second: Point) -> ComparedPoint:
         direction if shown else "no difference shown",
         (_acceptance(first), _acceptance(second)),
     )
-
-
-def _speeds(point: Point) -> list[float]:
-    return [run.tokens_per_second for run in point.runs]
 
 
 def _acceptance(point: Point) -> float | None:
@@ -278,14 +269,8 @@ def of_image(
         model["draft"] = _described(target.draft, log)
     points: list[Point] = []
     seen: tuple[gpus.Gpu, ...] = ()
-    spec = ServeSpec(
-        target.model,
-        0,
-        target.draft,
-        target.extra,
-        gpus.ALL if offered else None,
-        verbose=target.verbose,
-    )
+    cards = gpus.ALL if offered else None
+    spec = ServeSpec(target.model, 0, target.draft, target.extra, cards, verbose=target.verbose)
     for context in contexts:
         log(f"context of {context} tokens: starting {target.reference}")
         started = replace(spec, context=context, limited=False)
@@ -306,7 +291,8 @@ def of_image(
         "key": target.image.labels.get(LABEL_KEY, ""),
         "flags": [*arguments_of(target.serve, spec), *target.extra],
     }
-    return _benchmark(subject, model, machine(seen), {**asdict(settings), "fill": fill}, points)
+    given = {**asdict(settings), "fill": fill}
+    return _benchmark(points, subject=subject, model=model, machine=machine(seen), settings=given)
 
 
 def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> Benchmark:
@@ -322,15 +308,13 @@ def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> B
         hint = "start the server, or give its URL, without /v1: http://localhost:8000"
         raise WorldError(f"{url} does not list its models", str(error), hint) from error
     if not model and len(listed) != 1:
-        raise WorldError(
-            f"{url} lists {len(listed)} models",
-            ", ".join(listed),
-            "choose one: --name MODEL",
-        )
+        what = f"{url} lists {len(listed)} models"
+        raise WorldError(what, ", ".join(listed), "choose one: --name MODEL")
     name = model or listed[0]
     serve = Serve(api_flavor="openai")
     point = _point(client, serve, settings, name, None, log)
-    return _benchmark({"url": url}, {"model": {"name": name}}, {}, asdict(settings), [point])
+    named, given = {"model": {"name": name}}, asdict(settings)
+    return _benchmark([point], subject={"url": url}, model=named, machine={}, settings=given)
 
 
 def loaded(text: str) -> Loaded:
@@ -355,22 +339,9 @@ def _point(
         raise SmokeError("the server did not complete a run", str(error)) from error
 
 
-def _benchmark(
-    subject: dict[str, Any],
-    model: dict[str, Any],
-    where: dict[str, Any],
-    settings: dict[str, Any],
-    points: Sequence[Point],
-) -> Benchmark:
-    return Benchmark(
-        subject=subject,
-        model=model,
-        machine=where,
-        settings=settings,
-        points=tuple(points),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        builder=__version__,
-    )
+def _benchmark(points: Sequence[Point], **about: Any) -> Benchmark:
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Benchmark(**about, points=tuple(points), created=created, builder=__version__)
 
 
 def _described(file: Path, log: Log) -> dict[str, Any]:
@@ -406,12 +377,10 @@ def _cpu() -> str:
 
 # Makes a receipt of a benchmark, without anything private.
 
-
 TEXTS = TypeAdapter[dict[str, str]](dict[str, Text])
 FLAGS = TypeAdapter[list[str]](list[Value])
 SHORTEST = 4  # characters of a name that is looked for
-COMMON = frozenset({"root", "user", "localhost"})
-"""Names that identify nobody."""
+COMMON = frozenset({"root", "user", "localhost"})  # names that identify nobody
 
 
 def require_receipt(target: ServedImage, by: str | None) -> None:
@@ -420,7 +389,7 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
     The image must have a key, and no name or flag anything private.  The server's flags lose
     directories and secrets before.
     """
-    labels = target.image.labels
+    labels, leave_out = target.image.labels, "leave out --receipt"
     image = {"recipe": labels.get(LABEL_RECIPE, ""), "key": labels.get(LABEL_KEY, "")}
     words = receipts.redacted(target.extra)
     files = {"--model": target.model, "--draft": target.draft}
@@ -431,9 +400,7 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
         FLAGS.validate_python(words)
         TEXTS.validate_python(texts)
     except ValidationError as error:
-        raise ReceiptError(
-            "this run can have no receipt", first_error(error), "leave out --receipt"
-        ) from error
+        raise ReceiptError("this run can have no receipt", first_error(error), leave_out) from error
     found = [receipts.private_argument(words)]
     for own in sorted(_own_names()):
         pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
@@ -445,11 +412,8 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
         what = receipts.private(text)
         found += [f"{name} has {what}"] if what else []
     if any(found):
-        raise ReceiptError(
-            "the receipt would not be accepted",
-            "\n".join(filter(None, found)),
-            "change that, or leave out --receipt",
-        )
+        why = "\n".join(filter(None, found))
+        raise ReceiptError("the receipt would not be accepted", why, f"change that, or {leave_out}")
 
 
 def _own_names() -> set[str]:
@@ -475,24 +439,21 @@ def _receipt(found: Benchmark, by: str | None) -> Receipt:
     gpus, settings = found.machine["gpus"], found.settings
     prompt = hashlib.sha256(settings["prompt"].encode()).hexdigest()
     shared = {name: settings[name] for name in ("tokens", "top_k", "min_p", "fill")}
-    measured = []
-    for point in found.points:
-        loaded = point.loaded or Loaded((), {})
-        measured.append(
-            ReceiptFigures(
-                context=point.context or 0,
-                layers=list(loaded.layers),
-                memory=dict(loaded.memory),
-                warm_ups=list(point.warm_ups),
-                runs=list(point.runs),
-            )
+    measured = [
+        ReceiptFigures(
+            context=point.context or 0,
+            layers=list((point.loaded or Loaded()).layers),
+            memory=dict((point.loaded or Loaded()).memory),
+            warm_ups=list(point.warm_ups),
+            runs=list(point.runs),
         )
+        for point in found.points
+    ]
+    fields = MeasuredCard.model_fields
     return Receipt(
         image=MeasuredImage(**{name: found.subject[name] for name in MeasuredImage.model_fields}),
         device="GPU" if gpus else "CPU",
-        cards=[
-            MeasuredCard(**{name: gpu[name] for name in MeasuredCard.model_fields}) for gpu in gpus
-        ],
+        cards=[MeasuredCard(**{key: gpu[key] for key in fields}) for gpu in gpus],
         driver=gpus[0]["driver"] if gpus else "",
         cpu=found.machine["cpu"],
         model=ReceiptModel(**found.model["model"]),

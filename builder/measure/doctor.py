@@ -114,22 +114,17 @@ def _builders() -> Iterator[Finding]:
         done = docker.call("buildx", "ls")
     except BuilderError:
         return
-    names = [
-        " ".join(line.split()[:2])
-        for line in done.stdout.splitlines()[1:]
-        if line and not line.startswith((" ", "\\"))
-    ]
+    lines = [line for line in done.stdout.splitlines()[1:] if line and line[0] not in " \\"]
+    names = [" ".join(line.split()[:2]) for line in lines]
     yield Finding("buildx builders", "has" if names else "missing", "; ".join(names) or done.stderr)
 
 
 def _git() -> Finding:
     found = git.version()
-    wanted = ".".join(str(part) for part in git.OLDEST)
+    wanted = ".".join(map(str, git.OLDEST))
     advice = f"sources and patches need git {wanted} or later: apt-get install git"
-    if found is None:
-        return Finding("git", "missing", "not installed", advice)
-    name = ".".join(str(part) for part in found)
-    if found < git.OLDEST:
+    name = ".".join(map(str, found)) if found else "not installed"
+    if found is None or found < git.OLDEST:
         return Finding("git", "missing", name, advice)
     return Finding("git", "has", name)
 
@@ -176,16 +171,12 @@ def _debian_packages(servers: Servers) -> Finding:
 
 def _root_tools(mirror: str) -> Finding:
     path = shutil.which("mmdebstrap")
-    if path:
-        known = bool(apt.sources_at(SUITE, mirror))
-        source = "the mirror of Debian packages" if known else "its default mirror"
-        return Finding("mmdebstrap", "has", f"{path}, with {source}")
-    return Finding(
-        "mmdebstrap",
-        "could",
-        "not installed",
-        "only needed without a registry: apt-get install mmdebstrap",
-    )
+    if not path:
+        advice = "only needed without a registry: apt-get install mmdebstrap"
+        return Finding("mmdebstrap", "could", "not installed", advice)
+    known = bool(apt.sources_at(SUITE, mirror))
+    source = "the mirror of Debian packages" if known else "its default mirror"
+    return Finding("mmdebstrap", "has", f"{path}, with {source}")
 
 
 def _logins() -> Finding:

@@ -129,22 +129,20 @@ def downloaded(*packages: str) -> Iterator[list[Path]]:
         (folder / "suite.sources").write_text(sources)
         for part in ("lists/partial", "archives/partial", "debs"):
             (folder / part).mkdir(parents=True)
-        options = [
-            f"-oDir::Etc::SourceList={folder / 'suite.sources'}",
-            "-oDir::Etc::SourceParts=/dev/null",
-            f"-oDir::State::Lists={folder / 'lists'}",
-            f"-oDir::Cache::Archives={folder / 'archives'}",
-            f"-oDir::Cache::pkgcache={folder / 'pkgcache'}",
-            f"-oDir::Cache::srcpkgcache={folder / 'srcpkgcache'}",
-            "-oAPT::Sandbox::User=root",
-        ]
+        places = {
+            "Etc::SourceList": "suite.sources",
+            "State::Lists": "lists",
+            "Cache::Archives": "archives",
+            "Cache::pkgcache": "pkgcache",
+            "Cache::srcpkgcache": "srcpkgcache",
+        }
+        options = [f"-oDir::{name}={folder / place}" for name, place in places.items()]
+        options += ["-oDir::Etc::SourceParts=/dev/null", "-oAPT::Sandbox::User=root"]
+        apt_get = ["apt-get", "-qq", *options]
         log(f"downloading {' '.join(packages)} from {NEWER_SUITE}")
-        run(["apt-get", "-qq", *options, "update"], f"apt-get update of {NEWER_SUITE}")
-        fetch = f'cd {folder / "debs"} && exec "$@"'
-        run(
-            ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *packages],
-            f"downloading packages from {NEWER_SUITE}",
-        )
+        run([*apt_get, "update"], f"apt-get update of {NEWER_SUITE}")
+        fetch = ["sh", "-c", f'cd {folder / "debs"} && exec "$@"', "fetch", *apt_get, "download"]
+        run([*fetch, *packages], f"downloading packages from {NEWER_SUITE}")
         yield sorted((folder / "debs").glob("*.deb"))
 
 

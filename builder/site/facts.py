@@ -84,8 +84,7 @@ def published_tags(
     """A recipe's tags in the registry.
 
     A tag is left out if the registry lacks it, or its image belongs to another one of ``recipes``:
-    several may have the same moving tag.  ``settings`` name the trusted keys.  Raises
-    ``RegistryError``, ``FetchError``.
+    several may have the same moving tag.  ``settings`` name the trusted keys.
     """
     names = dict.fromkeys((*recipe.image.tags, *recipe.image.moving))
     others = {*recipes} - {recipe.name}
@@ -342,8 +341,7 @@ def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact,
     """The presets that run on one of each card, and why the others do not.
 
     Cards with most figures of their own come first, then cards with most presets that run.
-    ``published`` are the recipes whose images a registry has.  Raises ``RecipeError`` where a file
-    of ``cards/`` is invalid.
+    ``published`` are the recipes whose images a registry has.
     """
     presets = {entry.name: entry.preset for entry in known.entries}
     root, found = known.question.catalog.root, []
@@ -374,6 +372,13 @@ def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact,
     return tuple(sorted(found, key=place))
 
 
+OF_FITTING = (
+    *("preset", "recipe", "quantization", "context", "driver", "capabilities", "caveats"),
+    *("other_context", "filled"),
+)
+"""The facts of an option that are a ``Fitting``'s own."""
+
+
 def _option(
     found: Fitting, preset: Preset, *, short_name: str, recommended: bool, published: bool
 ) -> Option:
@@ -393,15 +398,13 @@ def _option(
     given = [word for place in unknown for word in (OPTIONS_OF_PLACES[place], "FILE")]
     words = [found.preset, *(["--context", str(context)] if context else []), *given]
     missing = _missing(preset, words, published=published)
+    same: dict[str, Any] = {name: getattr(found, name) for name in OF_FITTING}
     return Option(
-        preset=found.preset,
+        **same,
         short_name=short_name,
         recommended=recommended,
-        recipe=found.recipe,
         model=preset.model.name,
-        quantization=found.quantization,
         download=found.download or None,
-        context=found.context,
         needs_file=not found.downloadable,
         known=found.standing.name.lower(),
         figure=figure or computed,
@@ -409,16 +412,11 @@ def _option(
         not_computed="" if figure else found.not_computed,
         memory=found.memory.size if found.memory else None,
         memory_by=found.memory.by if found.memory else "",
-        driver=found.driver,
-        capabilities=found.capabilities,
-        caveats=found.caveats,
         command=shlex.join([PROGRAM, "run", *words]),
-        other_context=context,
         compose="" if missing else f"compose/{found.preset}{f'-{context}' if context else ''}.yaml",
         missing=missing,
         other_memory=found.other_memory.size if found.other_memory else None,
         least=found.least or None,
-        filled=found.filled,
     )
 
 
@@ -439,10 +437,8 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Next
         steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
     for file in _unnamed(preset).values():
         command = download_command(file, MODELS, [])
-        lacks = "The file" if command else "No repository"
-        steps.append(
-            NextStep(f"{lacks} of {file.shown} is {'not ' if command else ''}known", command)
-        )
+        lacks, known = ("The file", "not known") if command else ("No repository", "known")
+        steps.append(NextStep(f"{lacks} of {file.shown} is {known}", command))
     if steps:
         command = shlex.join([PROGRAM, "export", *words, "--format", "compose"])
         steps.append(NextStep("Then the file can be written", f"{command} --output ~/llm"))
@@ -481,7 +477,6 @@ def image_fact(
     """The known facts of a recipe's image.
 
     ``repository`` has the namespace; ``record`` describes this machine's newest verified image.
-    Raises ``RecipeError`` where the recipe is wrong.
     """
     recipe = complete(catalog.engine(name).recipe)
     details = explained(catalog, name)
@@ -570,12 +565,8 @@ def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
     """Every figure of the receipts, the fastest first."""
     found = [
         Measurement(
-            recipe=receipt.image.recipe,
-            digest=receipt.image.digest,
-            hardware=receipt.hardware,
-            driver=receipt.driver,
-            model=receipt.model.name,
-            model_sha256=receipt.model.sha256,
+            *(receipt.image.recipe, receipt.image.digest, receipt.hardware, receipt.driver),
+            *(receipt.model.name, receipt.model.sha256),
             context=point.context,
             tokens_per_second=round(point.mean, 2),
             interval=interval(point),
