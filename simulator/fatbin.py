@@ -125,9 +125,9 @@ def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
 
 def taken(entries: Iterable[FatbinEntry], card: Capability) -> FatbinEntry | None:
     """The entry that the driver takes; None if the card can run none of them."""
-    first = {each.code: each for each in reversed([*entries])}
-    code = preferred(first, card)
-    return first[code] if code else None
+    found = [*entries]
+    code = preferred((each.code for each in found), card)
+    return next((each for each in found if each.code == code), None)
 
 
 def modules(found: Iterable[Region]) -> tuple[Modules, ...]:

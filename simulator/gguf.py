@@ -69,10 +69,7 @@ class Tensor:
     def size(self) -> int | None:
         """Its bytes; None where only a fork knows the type."""
         block = _blocks().get(self.kind)
-        if block is None:
-            return None
-        elements, size = block
-        return math.prod(self.shape) // elements * size
+        return math.prod(self.shape) // block[0] * block[1] if block else None
 
 
 @cache
@@ -208,7 +205,6 @@ class _Reader:
         self.at = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes; raises ``CutError`` at the end of the file."""
         found = self._stream.read(count)
         if len(found) != count:
             raise CutError(f"it ends after {self.at + len(found)} bytes, within its header")
@@ -216,23 +212,19 @@ class _Reader:
         return found
 
     def scalars(self, form: str, count: int = 1) -> tuple[Any, ...]:
-        """So many values of this ``struct`` format."""
         layout = struct.Struct(f"<{count}{form}")
         return layout.unpack(self.take(layout.size))
 
     def scalar(self, form: str) -> int:
-        """A whole number."""
         return int(self.scalars(form)[0])
 
     def text(self) -> str:
-        """A string."""
         length = self.scalar("Q")
         if length > LONGEST_TEXT:
             raise NotGgufError(f"it has a text of {length} bytes: it is damaged")
         return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> object:
-        """A value of the numbered type."""
         if kind == STRING:
             return self.text()
         if kind == ARRAY:
@@ -260,7 +252,6 @@ class _Reader:
         return Array(count, first)
 
     def tensor(self) -> Tensor:
-        """A tensor's name, shape, type and place."""
         name, dimensions = self.text(), self.scalar("I")
         if dimensions > MOST_DIMENSIONS:
             raise NotGgufError(f"its tensor {name[:64]} has {dimensions} dimensions: it is damaged")

@@ -310,17 +310,12 @@ def _merged(reports: Sequence[Report]) -> Report:
 def _peaking(reports: Sequence[Report], card: int) -> dict[int, int]:
     """The processes on a card that ran at one time and whose peaks are the most together: these
     peaks, by the numbers of their reports."""
-    users = {
-        number: report
-        for number, report in enumerate(reports)
-        if card < len(report.cards) and report.cards[card].peak
-    }
-    changes = [(report.began, report.cards[card].peak) for report in users.values()]
-    changes += [
-        (max(report.began, report.ended), -report.cards[card].peak)
-        for report in users.values()
-        if report.ended
-    ]
+    users, changes = {}, []
+    for number, report in enumerate(reports):
+        if card < len(report.cards) and (peak := report.cards[card].peak):
+            users[number] = report
+            changes.append((report.began, peak))
+            changes += [(max(report.began, report.ended), -peak)] if report.ended else []
     together = most = moment = 0
     for at, change in sorted(changes):  # a process that ends at a moment does not count there
         together += change
@@ -335,11 +330,8 @@ def _peaking(reports: Sequence[Report], card: int) -> dict[int, int]:
 
 def _card(reports: Sequence[Report], card: int, peaks: Mapping[int, int]) -> CardUse:
     uses = [report.cards[card] for report in reports if card < len(report.cards)]
-    total = {
-        "context": len(peaks) * uses[0].context,
-        "used": sum(use.used for use in uses),
-        "peak": sum(peaks.values()),
-    }
+    context, used = len(peaks) * uses[0].context, sum(use.used for use in uses)
+    total = {"context": context, "used": used, "peak": sum(peaks.values())}
     return uses[0].model_copy(update=total)
 
 

@@ -75,8 +75,7 @@ def by_work(taken: Iterable[WorkPath]) -> dict[Work, list[WorkPath]]:
 
 def texts_by_work(taken: Iterable[WorkPath]) -> dict[Work, str]:
     """The paths of each kind of work, in one line each."""
-    found = by_work(taken).items()
-    return {work: ", ".join(each.text for each in of_work) for work, of_work in found}
+    return {work: ", ".join(each.text for each in some) for work, some in by_work(taken).items()}
 
 
 @cache

@@ -99,15 +99,15 @@ def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
     ``texts_only`` omits the shared objects and static libraries of a zip.  Raises ``FetchError``
     where the file is neither, is damaged or too large, or a member would leave the directory.
     """
-    size = archive.stat().st_size
+    budget = _Budget(archive.stat().st_size)
     with _filling(target, archive.name):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as found:
                 members = _texts(found) if texts_only else found.infolist()
-                _write(found, members, target, _Budget(size))
+                _write(found, members, target, budget)
         else:
             with _opened_tar(name=archive) as tar:
-                _extract(tar, target, _Budget(size))
+                _extract(tar, target, budget)
 
 
 def unpack_stream(tar: IO[bytes], target: Path, packed: int | None = None) -> None:

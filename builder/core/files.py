@@ -124,11 +124,8 @@ def _opened(file: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         lock = os.open(file.name, flags, 0o600, dir_fd=folder)
     except IsADirectoryError as error:
-        raise WorldError(
-            f"the lock file {file} cannot be used",
-            "it is a directory",
-            f"find out who created it, then remove it: `rm -r {shlex.quote(str(file))}`",
-        ) from error
+        what = f"the lock file {file} cannot be used"
+        raise WorldError(what, "it is a directory", _removed(file, "rm -r")) from error
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -145,7 +142,7 @@ def _is_link(file: Path) -> WorldError:
     return WorldError(
         f"the lock file {file} is a link to another file",
         "locking it would overwrite that file",
-        f"find out who created the link, then remove it: `rm {shlex.quote(str(file))}`",
+        _removed(file),
     )
 
 
@@ -356,8 +353,8 @@ def own_file(file: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _removed(path: Path) -> str:
-    return f"find out who created it, then remove it: `rm {shlex.quote(str(path))}`"
+def _removed(path: Path, how: str = "rm") -> str:
+    return f"find out who created it, then remove it: `{how} {shlex.quote(str(path))}`"
 
 
 # Directories that are made once for a key, and removed when no run uses them any more.

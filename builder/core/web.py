@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC
 from enum import Enum
 from ipaddress import ip_address
@@ -85,12 +85,16 @@ def time_span(seconds: float) -> str:
 # Downloads, registries, Docker Hub, the Hugging Face Hub and git share it.
 
 REFUSED = "connection refused"
+UNRESOLVED = (
+    "the host name cannot be resolved: there is no network, or HTTPS_PROXY is missing or wrong"
+)
 TRUST = "REQUESTS_CA_BUNDLE names a file with the certificate of your server or proxy"
 PROXY_LOGIN = "HTTPS_PROXY needs the proxy's user and password before its name"
 TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})([\w -]*)")
 """What http.client says of a proxy that does not connect (``HTTPConnection._tunnel``)."""
 
 
+@dataclass(eq=False)
 class WebError(Exception):
     """A request without a usable response.
 
@@ -101,25 +105,14 @@ class WebError(Exception):
     ``url``: the address that responded, or was requested.
     """
 
-    def __init__(
-        self,
-        why: str,
-        *,
-        status: int = 0,
-        retry_after: float | None = None,
-        temporary: bool = True,
-        untrusted: bool = False,
-        unresolved: bool = False,
-        url: str = "",
-    ) -> None:
-        super().__init__(why)
-        self.why = why
-        self.status = status
-        self.retry_after = retry_after
-        self.temporary = temporary
-        self.untrusted = untrusted
-        self.unresolved = unresolved
-        self.url = url
+    why: str
+    _: KW_ONLY
+    status: int = 0
+    retry_after: float | None = None
+    temporary: bool = True
+    untrusted: bool = False
+    unresolved: bool = False
+    url: str = ""
 
     @property
     def outcome(self) -> str:
@@ -129,17 +122,8 @@ class WebError(Exception):
         return "fails" if self.status else "does not answer"
 
 
-def status_error(status: int, why: str, retry_after: str, url: str) -> WebError:
-    """The error of a response's status; ``retry_after`` is the header of that name.
-
-    429 and 5xx are temporary (RFC 6585, section 4; RFC 9110, section 15.6).
-    """
-    why = f"{why}: {PROXY_LOGIN}" if status == 407 else why
-    wait = retry_after_seconds(retry_after)
-    return WebError(why, status=status, retry_after=wait, temporary=_passes(status), url=url)
-
-
 def _passes(status: int) -> bool:
+    """Whether it is temporary (RFC 6585, section 4; RFC 9110, section 15.6)."""
     return status == 429 or status >= 500
 
 
@@ -176,10 +160,8 @@ def web_error(error: BaseException) -> WebError | None:
 def cause(error: BaseException) -> str:
     """Why a request failed, in plain words, with the time that the server asks to wait."""
     found = web_error(error)
-    if found is None:
-        return str(error)
-    if not found.retry_after:
-        return found.why
+    if found is None or not found.retry_after:
+        return found.why if found else str(error)
     return f"{found.why}; it asks to wait {time_span(found.retry_after)}"
 
 
@@ -204,11 +186,7 @@ def _cause(chain: list[BaseException]) -> str:
         (ssl.SSLCertVerificationError, "the TLS certificate is not trusted"),
         (ssl.SSLEOFError, "the server closed the connection"),
         (ssl.SSLError, "no TLS connection could be made"),
-        (
-            socket.gaierror,
-            "the host name cannot be resolved: there is no network, or HTTPS_PROXY is missing or "
-            "wrong",
-        ),
+        (socket.gaierror, UNRESOLVED),
         (ConnectionRefusedError, REFUSED),
         (http.client.RemoteDisconnected, "the server closed the connection without a response"),
         (ConnectionResetError, "the server reset the connection"),
@@ -237,6 +215,7 @@ def _cause(chain: list[BaseException]) -> str:
 
 # Addresses that servers name: a wrong one raises ``WebError``.
 
+REGISTERED = {"http": 80, "https": 443}  # ports
 GITHUB = re.compile(
     r"(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?/?"
 )
@@ -268,11 +247,7 @@ def join_url(base: str, reference: str) -> str:
 def origin(url: str) -> tuple[str, str, int]:
     """Scheme, host and port of a URL.  Raises ``WebError``."""
     parts = split_url(url)
-    return (
-        parts.scheme,
-        parts.hostname or "",
-        parts.port or (443 if parts.scheme == "https" else 80),
-    )
+    return parts.scheme, parts.hostname or "", parts.port or REGISTERED[parts.scheme]
 
 
 def is_loopback(host: str) -> bool:
@@ -306,9 +281,7 @@ def leads_here(host: str) -> bool:
 def github_page(url: str, path: str = "") -> str:
     """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
     found = GITHUB.fullmatch(url)
-    if found is None:
-        return ""
-    return "/".join(["https://github.com", found[1], found[2], *([path] if path else [])])
+    return f"https://github.com/{found[1]}/{found[2]}/{path}".removesuffix("/") if found else ""
 
 
 # Requests and their responses.
@@ -360,13 +333,24 @@ class Head:
         text = f"{self.status} {self.reason[:SHOWN]}".strip()
         if self.status < 300:
             text = f"{text}, which is no response to {self.method}"
-        later = self.headers.get("Retry-After", "")
-        return status_error(self.status, f"{text}: {why}" if why else text, later, self.url)
+        text = f"{text}: {why}" if why else text
+        return WebError(
+            f"{text}: {PROXY_LOGIN}" if self.status == 407 else text,
+            status=self.status,
+            retry_after=retry_after_seconds(self.headers.get("Retry-After", "")),
+            temporary=_passes(self.status),
+            url=self.url,
+        )
 
     def require(self, *statuses: int) -> None:
         """Raise the ``WebError`` of its status unless it is one of these."""
         if self.status not in statuses:
             raise self.error()
+
+
+def _require_at_most(limit: int, size: int) -> None:
+    if size > limit:
+        raise WebError(f"its response is larger than {sizes.shown(limit)}", temporary=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,9 +391,7 @@ class Opened(Head):
             content += block
             if failed and len(content) > ERROR_SIZE:
                 return b""
-            if len(content) > limit:
-                why = f"its response is larger than {sizes.shown(limit)}"
-                raise WebError(why, temporary=False)
+            _require_at_most(limit, len(content))
         if failed:
             return bytes(content) if plain else b""
         if content and not (plain or packed):
@@ -668,39 +650,30 @@ class RetryPolicy:
                 if failure is None or not failure.temporary:
                     GIVEN_UP.discard(self._server)
                     raise
-                if self._is_over(failure, attempt):
+                asked, usual = failure.retry_after, min(2.0 ** (attempt - 1), 8.0)
+                if self._is_over(failure, attempt, usual):
                     GIVEN_UP.update({self._server} - {""})
                     raise
             else:
                 GIVEN_UP.discard(self._server)
                 return result
-            self._sleep(failure, attempt)
+            wait = usual if asked is None else asked
+            if wait >= 1:
+                name = f"{self._server}: " if self._server else ""
+                asks = "trying again in" if asked is None else "it asks to wait"
+                self._log(f"{name}{failure.why}; {asks} {time_span(wait)}")
+            if asked is not None:
+                self._waited += wait
+                self._last_response = time.monotonic() + wait
+            time.sleep(wait)
 
-    def _is_over(self, failure: WebError, attempt: int) -> bool:
+    def _is_over(self, failure: WebError, attempt: int, usual: float) -> bool:
         if attempt >= ATTEMPTS or self._server in GIVEN_UP or failure.unresolved:
             return True
-        wait = _wait(failure, attempt)
-        if failure.retry_after is not None:
-            return wait > LONGEST_WAIT or self._waited + wait > LONGEST_IN_ALL
-        return time.monotonic() - self._last_response + wait > GIVE_UP
-
-    def _sleep(self, failure: WebError, attempt: int) -> None:
-        wait = _wait(failure, attempt)
-        if wait >= 1:
-            name = f"{self._server}: " if self._server else ""
-            asks = "trying again in" if failure.retry_after is None else "it asks to wait"
-            self._log(f"{name}{failure.why}; {asks} {time_span(wait)}")
-        if failure.retry_after is not None:
-            self._waited += wait
-            self._last_response = time.monotonic() + wait
-        time.sleep(wait)
-
-
-def _wait(failure: WebError, attempt: int) -> float:
-    """Seconds."""
-    if failure.retry_after is not None:
-        return failure.retry_after
-    return min(2.0 ** (attempt - 1), 8.0)
+        asked = failure.retry_after
+        if asked is not None:
+            return asked > LONGEST_WAIT or self._waited + asked > LONGEST_IN_ALL
+        return time.monotonic() - self._last_response + usual > GIVE_UP
 
 
 # Downloads: files streamed into a directory of their own and verified by their sha256.
@@ -740,9 +713,7 @@ def _store(
             for block in opened.blocks():
                 require_wanted()
                 received += len(block)
-                if received > LARGEST:
-                    why = f"its response is larger than {sizes.shown(LARGEST)}"
-                    raise WebError(why, temporary=False)
+                _require_at_most(LARGEST, received)
                 digest.update(block)
                 sink.write(block)
         if digest.hexdigest() != sha256:

@@ -71,7 +71,6 @@ def platforms_of(name: str = "") -> list[str]:
 
 
 def _inspect(name: str) -> Builder:
-    """A builder as ``buildx inspect`` shows it."""
     found = _fields(name)
     # The first platform of a node is its own; emulated platforms follow.
     native = [value.split(",")[0].strip(" *") for key, value in found if key == "Platforms"]
@@ -140,8 +139,8 @@ def build_files(context: Path, arguments: Mapping[str, str], made: Path) -> str:
     output where a step failed, else an empty text.  Raises ``SpaceError`` where a disk is full.
     """
     lines: list[str] = []
-    options = ["--network=none", "--provenance=false"]
-    options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    options += ["--network=none", "--provenance=false"]
     options.append(f"--output={fields('type=local', f'dest={made}')}")
     if build(builder(), [*options, str(context)], lines.append) == 0:
         return ""

@@ -103,11 +103,8 @@ def remove_orphans() -> None:
 
 def remove(*names: str) -> None:
     """Remove containers, also running ones; absence is no error."""
-    from python_on_whales.exceptions import DockerException
-
     if names:
-        with suppress(DockerException):  # they may be gone
-            docker.whales().container.remove([*names], force=True, volumes=True)
+        docker.refused(docker.whales().container.remove, [*names], force=True, volumes=True)
 
 
 _ended: ContextVar[list[str] | None] = ContextVar("_ended", default=None)

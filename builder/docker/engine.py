@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,8 +33,6 @@ from builder.core.parallel import output_of
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient
-    from python_on_whales.exceptions import DockerException
-
 
 INSTALL_HINT = (
     "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
@@ -62,13 +60,11 @@ def executable() -> str:
 
     A client without the plugin may come before a client with it.  Raises ``WorldError``.
     """
-    found = []
-    for folder in os.get_exec_path():
-        path = shutil.which("docker", path=folder)
-        if path and path not in found:
-            found.append(path)
-            if _has_buildx(path):
-                return path
+    paths = (shutil.which("docker", path=folder) for folder in os.get_exec_path())
+    found = list(dict.fromkeys(path for path in paths if path))
+    for path in found:
+        if _has_buildx(path):
+            return path
     if found:
         raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
     raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
@@ -265,19 +261,23 @@ class Image:
         return dict(self.config.get("Labels") or {})
 
 
-def reason(error: DockerException) -> str:
-    """The docker executable's output about a failure."""
-    return (error.stderr or "").strip()
+def refused(work: Callable[..., object], *arguments: Any, **options: Any) -> str | None:
+    """What the docker executable prints where python-on-whales fails; None where it does not."""
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        work(*arguments, **options)
+    except DockerException as error:
+        return (error.stderr or "").strip()
+    return None
 
 
 def buildx_version() -> str:
     """``github.com/docker/buildx 0.13.1 ...``.  Raises ``WorldError``."""
-    from python_on_whales.exceptions import DockerException
-
-    try:
-        return whales().buildx.version().strip()
-    except DockerException as error:
-        raise WorldError("buildx does not run", reason(error), INSTALL_HINT) from error
+    done = call("buildx", "version")
+    if done.returncode != 0:
+        raise WorldError("buildx does not run", done.stderr.strip(), INSTALL_HINT)
+    return done.stdout.strip()
 
 
 @cache
@@ -376,18 +376,12 @@ def image_digests(repository: str) -> list[str]:
 
 
 def pull(reference: str, platform: str) -> None:
-    """Pull an image for one platform.
-
-    Raises like ``refusal``.
-    """
-    from python_on_whales.exceptions import DockerException
-
-    try:
-        whales().image.pull(reference, quiet=True, platform=platform)
-    except DockerException as error:
-        found = refusal(reference, reason(error))
+    """Pull an image for one platform; raises like ``refusal``."""
+    why = refused(whales().image.pull, reference, quiet=True, platform=platform)
+    if why is not None:
+        found = refusal(reference, why)
         found.what, found.why = f"cannot pull {reference}", f"{found.what}\n{found.why}"
-        raise found from error
+        raise found
 
 
 def split(repository: str) -> tuple[str, str]:
@@ -453,31 +447,22 @@ def tag(reference: str, new: str) -> None:
 
     With containerd's image store Docker replaces a name in two steps, remove and create: a second
     client's tag between them fails with "already exists" (moby ``daemon/containerd/image_tag.go``).
-
     Raises ``WorldError`` where the engine does not have the image.
     """
-    from python_on_whales.exceptions import DockerException
-
-    for attempt in range(1, TAG_ATTEMPTS + 1):
-        try:
-            whales().image.tag(reference, new)
-        except DockerException as error:
-            if "already exists" in str(error) and attempt < TAG_ATTEMPTS:
-                continue
-            raise WorldError(
-                f"Docker cannot tag {reference} as {new}",
-                reason(error),
-                "another user may have removed the image: build again",
-            ) from error
-        return
+    why: str | None = ""
+    for _ in range(TAG_ATTEMPTS):
+        why = refused(whales().image.tag, reference, new)
+        if why is None:
+            return
+        if "already exists" not in why:
+            break
+    hint = "another user may have removed the image: build again"
+    raise WorldError(f"Docker cannot tag {reference} as {new}", why or "", hint)
 
 
 def untag(reference: str) -> None:
     """Remove a name of an image, and the image with its last name.  Absence is no error."""
-    from python_on_whales.exceptions import DockerException
-
-    with suppress(DockerException):
-        whales().image.remove(reference)
+    refused(whales().image.remove, reference)
 
 
 def load(archive: Path, name: str) -> None:
@@ -488,18 +473,15 @@ def load(archive: Path, name: str) -> None:
     removed: it seems that containerd removes a layer before the new image counts as its user.
     Raises ``SpaceError`` where the engine's disk is full, ``WorldError`` where it refuses.
     """
-    from python_on_whales.exceptions import DockerException
-
     replaced = f"{name}-replaced"
     with suppress(WorldError):  # mostly there is none
         tag(name, replaced)
     try:
-        whales().image.load(archive, quiet=True)
-    except DockerException as error:
-        why = reason(error)
-        if mentions_full_disk(why):
-            root = engine().root
-            raise full_disk(f"Docker was loading the new image: {why}", root) from error
-        raise WorldError("Docker cannot load the new image", why) from error
+        why = refused(whales().image.load, archive, quiet=True)
     finally:
         untag(replaced)
+    if why is None:
+        return
+    if mentions_full_disk(why):
+        raise full_disk(f"Docker was loading the new image: {why}", engine().root)
+    raise WorldError("Docker cannot load the new image", why)
