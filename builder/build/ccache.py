@@ -157,7 +157,7 @@ def _build(
 # Its members are named ``DIGEST.ptx`` by the sha256 (hex) of the machine code.  It is no part of
 # the image: with it anybody can compute the image's kernels on a CPU.
 
-KIND = "application/vnd.builder.ptx.v1.tar+zstd"  # also the artifact's
+KIND = "application/vnd.builder.ptx.v1.tar+zstd"  # media type, and type of the attached artifact
 NAME = "ptx.tar.zst"
 MOST = 30  # files of a recipe: a nightly image has its PTX in the registry, too
 OPTIONS: dict[int, int] = {
