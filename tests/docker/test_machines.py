@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,12 @@ def test_it_compiles_there_and_is_smoke_tested_here(
     machine: Machine,
     made: set[str],
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
     name: str,
     driver: str,
 ) -> None:
     # Another namespace is another name: what the other parameter built is not found here, nor what
     # an earlier run of the tests left.
-    monkeypatch.setenv("BUILDER_NAMESPACE", f"builder-test/on-{name}-{tmp_path.parent.name}")
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"builder-test/on-{name}-{uuid.uuid4().hex[:12]}")
     monkeypatch.setenv("BUILDX_BUILDER", name if driver == "remote" else "nobody")
     option = [] if driver == "remote" else ["--builder", name]
     done = builder("build", "overlaid-1", *option, "--catalog", recipe, "--json")

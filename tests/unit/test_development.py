@@ -204,8 +204,8 @@ EXAMPLES = {
         {
             "builder/checks/NAME.py": text(CHECK),
             "builder/checks/check.py": inserted(
-                ("    serves,", "    tiny,"),
-                ('    Row("times", ', f'    Row("tiny", tiny.check, _any_image, {NEXT}),'),
+                ("from builder.checks import contract,", "from builder.checks import tiny"),
+                ('    Row("times", ', f'    Row("tiny", tiny.check, "any image", {NEXT}),'),
             ),
             "docs/checks.md": inserted(("| `times` |", "| `tiny` | there is no file |")),
         },
