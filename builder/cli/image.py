@@ -20,7 +20,6 @@ from builder.cli.terminal import counted, first_rows, line, log, out, pairs, pri
 from builder.core import sizes
 from builder.core.errors import DifferenceError, UntriedError, UsageError
 from builder.core.platforms import Platform
-from builder.image.code_paths import HEADER
 
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
@@ -391,6 +390,7 @@ Row = tuple[str, ...]
 
 def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
     """Print the verdict, then the differences; a terminal gets the first rows of each table."""
+    from builder.image.code_paths import HEADER
     from builder.image.compare import summary
 
     if as_json:
@@ -406,7 +406,7 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
         ("Files", ("", "path", "difference"), files),
         ("ELF files", ("file", "part", "A", "B"), list(_elf(found.files))),
         ("Device code", CODE, list(_codes(found.files))),
-        ("Device code on the card", ON_CARD, list(_on_card(found.files))),
+        ("Device code on the card", ("file", "card", *HEADER[1:]), list(_on_card(found.files))),
         ("Kernels and device functions", KERNELS, list(_functions(found.files))),
         ("Other parts of modules", OTHERS, list(_others(found.files))),
         ("Configuration", ("value", "A", "B"), list(map(_value, values))),
@@ -492,9 +492,6 @@ def _codes(files: Sequence[FileDifference]) -> Iterator[Row]:
             counts = (f"{states[state]:,}" for state in ("changed", "added", "removed"))
             entries = _between(total.before, total.after)
             yield each.path, total.code, entries, f"{total.equal:,}", *counts
-
-
-ON_CARD = ("file", "card", *HEADER[1:])
 
 
 def _on_card(files: Sequence[FileDifference]) -> Iterator[Row]:

@@ -17,8 +17,6 @@ from builder.cli.terminal import counted, err, line, log, out, print_json, table
 from builder.core import sizes
 from builder.core.errors import FetchError, PatchError, RecipeError, as_started
 from builder.core.files import workspace
-from builder.sources.diff import PatchState
-from builder.sources.git import GitError
 
 if TYPE_CHECKING:
     from builder.core.platforms import Architecture
@@ -148,6 +146,7 @@ def update(
     of a probe or one of its values. In both cases nothing is written unless --force is given.
     """
     from builder.presets import catalog as preset_files
+    from builder.sources.diff import PatchState
     from builder.upstream.update import evaluate
     from builder.upstream.update import update as move_pin
 
@@ -345,6 +344,8 @@ def chosen(catalog: Catalog, name: str | None) -> list[Entry[Recipe]]:
 @contextmanager
 def collected(failures: list[str], name: str) -> Iterator[None]:
     """Add the failure of one recipe to ``failures``, so that the next one is tried."""
+    from builder.sources.git import GitError
+
     try:
         yield
     except (FetchError, PatchError, GitError) as error:
@@ -361,6 +362,7 @@ def raise_failures(failures: list[str], command: str) -> None:
 
 def misfits(findings: Sequence[PatchFinding]) -> list[str]:
     """The patches that do not apply to their pin, a line each."""
+    from builder.sources.diff import PatchState
     from builder.upstream.patches import PIN
 
     bad = [f for f in findings if f.target == PIN and not f.good and f.state != PatchState.UNTRIED]
@@ -369,6 +371,8 @@ def misfits(findings: Sequence[PatchFinding]) -> list[str]:
 
 def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
     """Print the state of each patch, then the details of patches that do not apply, then notes."""
+    from builder.sources.diff import PatchState
+
     if not found:
         log("there is no patch to check")
     rows = [(of.recipe, of.patch, _target(of), of.state, _meaning(of)) for of in found]
