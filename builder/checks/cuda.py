@@ -18,8 +18,9 @@ from packaging.version import Version
 
 from builder.checks.contract import RUNTIME_LIBRARY, driver_of, unusable
 from builder.checks.subject import Context
-from builder.checks.verdict import Check, listed
+from builder.checks.verdict import Check
 from builder.core import sizes
+from builder.core.errors import listed
 from builder.engines.layout import LAYOUT
 from builder.image.code_paths import CodePaths, code_paths, text_of
 from builder.image.contents import (
@@ -285,8 +286,7 @@ def _without_symbols(files: Mapping[str, File], others: set[str]) -> Iterator[tu
         names = filter(NAME_OF_TORCH.match, file.needs)
         lacking = [name for name in names if name_hash(name) not in defined]
         if lacking and path not in others and not file.shares:
-            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            yield path, f"{path} needs {lacking[0]}{more}"
+            yield path, f"{path} needs {listed(lacking, 1)}"
 
 
 def for_other_torch(contents: Contents) -> set[str]:

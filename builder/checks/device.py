@@ -37,9 +37,9 @@ from builder.checks.subject import (
     option_values,
     placeholder_of,
 )
-from builder.checks.verdict import Check, CheckState, DeviceUse, listed
+from builder.checks.verdict import Check, CheckState, DeviceUse
 from builder.core import sizes
-from builder.core.errors import UsageError, suggestion
+from builder.core.errors import UsageError, listed, suggestion
 from builder.engines.device_code import no_code
 from builder.engines.servers import ROUNDED, FolderServer, StatedLog
 from builder.presets import cards, command, made_models, shapes

@@ -31,7 +31,8 @@ from builder.checks.server import (
 )
 from builder.checks.simulated import SimulatedServer, Simulation
 from builder.checks.subject import Context, InapplicableError, on_a_card, option_text, option_values
-from builder.checks.verdict import Check, CheckState, listed
+from builder.checks.verdict import Check, CheckState
+from builder.core.errors import listed
 from builder.engines.servers import API_FLAVORS
 from builder.presets import made_models
 from builder.presets.cards import Card

@@ -29,8 +29,8 @@ from builder.checks.server import (
 )
 from builder.checks.speed import RunSettings, measure
 from builder.checks.subject import Context, GpuTest
-from builder.checks.verdict import Check, listed
-from builder.core.errors import UntriedError
+from builder.checks.verdict import Check
+from builder.core.errors import UntriedError, listed
 from builder.docker import gpus
 from builder.docker.containers import NotRunnableError
 from builder.engines.servers import TokenizerPages

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from builder.checks.simulated import RUNTIME, SimulatedServer, why_not
 from builder.checks.speed import RunSettings
-from builder.checks.verdict import Check, DeviceUse, listed
-from builder.core.errors import BuilderError, UntriedError, suggestion
+from builder.checks.verdict import Check, DeviceUse
+from builder.core.errors import BuilderError, UntriedError, listed, suggestion
 from builder.core.log import Log
 from builder.core.platforms import Platform
 from builder.docker import containers

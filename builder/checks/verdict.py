@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
@@ -62,12 +62,6 @@ class Check:
     def comparison(self) -> str:
         """The expected and the found text, in one line."""
         return f"expected: {self.expected}; found: {self.found}"
-
-
-def listed(names: Sequence[str], most: int, separator: str = "; ") -> str:
-    """The first names in one text: "a; b and 3 more"."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return separator.join(names[:most]) + more
 
 
 def timed(checks: Iterable[Check]) -> Iterator[Check]:

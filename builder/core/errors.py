@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -43,6 +44,12 @@ def _visible(character: str) -> bool:
 def as_started(text: str) -> str:
     """Text in which builder's commands, in backticks, begin with the program that the user ran."""
     return _COMMAND.sub(lambda _: f"`{PROGRAM} ", text)
+
+
+def listed(names: Sequence[str], most: int, separator: str = "; ") -> str:
+    """The first names in one text: "a; b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def suggestion(word: str, known: list[str]) -> str:

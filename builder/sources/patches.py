@@ -13,7 +13,7 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from uuid import uuid4
 
-from builder.core.errors import FetchError, PatchError, UntriedError
+from builder.core.errors import FetchError, PatchError, UntriedError, listed
 from builder.core.log import Log
 from builder.docker import containers
 from builder.docker.engine import Finished
@@ -585,10 +585,9 @@ def _require_success(
     others = sorted((changed if script.edits else gone) - set(script.edits))
     if others:
         did = "deleted" if gone.issuperset(others) else "changed"
-        more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
         raise PatchError(
             f"{name} changes files that the recipe does not name",
-            f"it {did} {', '.join(others[:MOST_NAMES])}{more}",
+            f"it {did} {listed(others, MOST_NAMES, ', ')}",
             "name the files in `edits`, or pin a revision that does not change them",
         )
     output = f"it printed:\n{printed}" if printed else "it printed nothing"
