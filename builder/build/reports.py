@@ -7,6 +7,7 @@ built the image.  ``trials/README.md`` has tables of all these files.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -83,11 +84,9 @@ def of_verdict(name: str, verdict: Verdict) -> str:
 
 def of_table(overview: Overview) -> str:
     """A table with its title and notes."""
-    rows = [overview.header, ("---",) * len(overview.header)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines += [f"| {' | '.join(map(_cell, row))} |" for row in overview.rows]
     notes = [f"- {_cell(note)}\n" for note in overview.notes]
-    return "\n".join([f"### {overview.title}", "", *lines, "", *notes]) + "\n"
+    rows = _rows(overview.header, overview.rows)
+    return "\n".join([f"### {overview.title}", "", rows, *notes]) + "\n"
 
 
 def append_to_summary(text: str) -> None:
@@ -399,13 +398,27 @@ def pinned(catalog: Catalog) -> dict[str, Pinned]:
 
 
 def write_trials_page(
-    catalog: Catalog, presets: Mapping[str, Preset], longest: Mapping[str, int]
+    catalog: Catalog,
+    presets: Mapping[str, Preset],
+    longest: Mapping[str, int],
+    receipts: Mapping[str, int],
 ) -> None:
-    """Write the page of ``trials/``; ``longest`` are models' contexts in tokens, by repository."""
-    untried = why_untried(catalog, presets)
-    text = trials_page(kept(catalog.root), pinned(catalog), presets, untried, longest)
+    """Write the page of ``trials/``, and the tables of the README that has marks for them.
+
+    ``longest`` are models' contexts in tokens, by repository; ``receipts`` are numbers of receipts,
+    by recipe.
+    """
+    images, untried = kept(catalog.root), why_untried(catalog, presets)
+    text = trials_page(images, pinned(catalog), presets, untried, longest)
     with atomic_write(catalog.root / TRIALS / "README.md") as new:
         new.write_text(text, "utf-8")
+    readme = catalog.root / "README.md"
+    if readme.is_file():
+        before = readme.read_text("utf-8")
+        text = with_tables(before, readme_tables(catalog, presets, images, receipts))
+        if text != before:
+            with atomic_write(readme) as new:
+                new.write_text(text, "utf-8")
 
 
 def why_untried(catalog: Catalog, presets: Mapping[str, Preset]) -> dict[str, str]:
@@ -506,6 +519,83 @@ def trials_page(
     )
     tables = (of_table(each) for each in (built, code, grown, used, not_tried, taken))
     return HEAD + "\n".join(tables).rstrip("\n") + "\n"
+
+
+# Two tables of README.md, between ``<!-- NAME: ... -->`` and ``<!-- /NAME -->``.
+
+
+def readme_tables(
+    catalog: Catalog,
+    presets: Mapping[str, Preset],
+    images: Sequence[KeptTrials],
+    receipts: Mapping[str, int],
+) -> dict[str, str]:
+    """The tables of the README as Markdown by the name of their mark: ``engines``, ``checks``."""
+    by_engine: dict[str, list[str]] = {}
+    for name, entry in catalog.engines.items():
+        if entry.recipe is not None:
+            by_engine.setdefault(entry.recipe.engine, []).append(name)
+    models: dict[str, set[str]] = {engine: set() for engine in by_engine}
+    for preset in presets.values():
+        models[catalog.engine(preset.recipe).recipe.engine].add(preset.model.name)
+    kept_by_name = {each.recipe: each for each in images}
+    engines, checks = [], []
+    for engine, names in sorted(by_engine.items()):
+        names.sort(key=_by_number)
+        versions = ", ".join(name.removeprefix(f"{engine}-") for name in names)
+        engines.append((engine, versions, ", ".join(sorted(models[engine]))))
+        if tried := [kept_by_name[name] for name in names if name in kept_by_name]:
+            checks.append(_gates(tried[-1], receipts.get(tried[-1].recipe, 0)))
+    return {
+        "engines": _rows(("engine", "versions", "models with a preset"), engines),
+        "checks": _rows(GATES, checks),
+    }
+
+
+GATES = (
+    "newest tried image",
+    "code, files, contract",
+    "server on a simulated card",
+    "kernels computed and compared",
+    "on a real RTX 50xx",
+)
+
+
+def _gates(image: KeptTrials, receipts: int) -> tuple[str, ...]:
+    refused = ", ".join(f"{count} of {kind}" for kind, count in image.failed.items())
+    compared = f"done, {image.coverage.partition(';')[0]}"
+    if not image.coverage[:1].isdigit():
+        compared = f"not possible: {image.coverage}"
+    elif "numbers" in image.failed:
+        compared = "failed"
+    return (
+        image.recipe,
+        f"refused: {refused} failed" if refused else f"done, {image.checks} checks",
+        f"done, {image.kernels} kernels" if image.kernels else "not possible",
+        compared,
+        f"done, receipts: {receipts}" if receipts else "needs a card",
+    )
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """A key that sorts the numbers in names as numbers."""
+    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _rows(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *(tuple(map(_cell, row)) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def with_tables(text: str, tables: Mapping[str, str]) -> str:
+    """A page with each table between its marks; a table without marks is left out."""
+    for name, table in tables.items():
+        before, mark, rest = text.partition(
+            f"<!-- {name}: ./farm ci trials writes this table -->\n"
+        )
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        text = "".join((before, mark, table, end, after)) if end else text
+    return text
 
 
 def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -413,6 +414,7 @@ def trials(
     """
     from builder.build import record, reports
     from builder.presets import catalog as preset_files
+    from builder.presets.receipts import load_receipts
     from builder.presets.schema import TRIALS
     from builder.presets.shapes import own_contexts
 
@@ -429,7 +431,8 @@ def trials(
             what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
     if (found.root / TRIALS).is_dir():
-        reports.write_trials_page(found, presets, own_contexts())
+        measured = Counter(each.receipt.image.recipe for each in load_receipts(found).entries)
+        reports.write_trials_page(found, presets, own_contexts(), measured)
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
     else:

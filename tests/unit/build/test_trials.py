@@ -308,6 +308,45 @@ def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
     assert same, "`./farm ci trials` writes it anew"
 
 
+def test_the_tables_of_the_readme_are_the_ones_that_the_files_make() -> None:
+    presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
+    tables = reports.readme_tables(RECIPES, presets, reports.kept(REPOSITORY), {})
+    text = (REPOSITORY / "README.md").read_text()
+    assert all(f"<!-- /{name} -->" in text for name in tables)
+    assert reports.with_tables(text, tables) == text, "`./farm ci trials` writes them anew"
+
+
+def test_the_readme_says_what_was_done_and_what_needs_a_card() -> None:
+    refused = kept_of(presets={})
+    refused = refused.model_copy(
+        update={"failed": {"numbers": 3}, "coverage": "9 cases of 2 operations; 8 of 8 launches"}
+    )
+    older = refused.model_copy(update={"recipe": "atomic-b8995", "failed": {}})
+    newer = older.model_copy(update={"recipe": "atomic-b10018-1.2.0", "coverage": "no library"})
+
+    def gates(receipts: dict[str, int]) -> str:
+        return reports.readme_tables(RECIPES, {}, [newer, older, refused], receipts)["checks"]
+
+    found = gates({"atomic-b10018-1.2.0": 2})
+    assert "atomic-b8995" not in found, "10018 is newer than 8995"
+    (atomic,) = (row for row in found.splitlines() if "atomic" in row)
+    assert "not possible: no library" in atomic
+    assert "done, receipts: 2" in atomic
+    (bee,) = (row for row in found.splitlines() if RECIPE in row)
+    assert "refused: 3 of numbers failed" in bee
+    assert "| failed | needs a card |" in bee
+
+
+def test_a_table_without_its_marks_stays_out() -> None:
+    mark = "<!-- engines: ./farm ci trials writes this table -->\n"
+    page = f"a\n{mark}old\n<!-- /engines -->\nb\n"
+    assert reports.with_tables(page, {"engines": "new\n", "checks": "x"}) == page.replace(
+        "old", "new"
+    )
+    for broken in ("no marks\n", f"{mark}old\n"):
+        assert reports.with_tables(broken, {"engines": "new\n"}) == broken
+
+
 def test_every_kept_trial_is_of_a_preset_as_it_is_now() -> None:
     presets = {each.name: each for each in preset_files.load(RECIPES).valid()}
     for file in (REPOSITORY / "trials").glob("*.json"):
