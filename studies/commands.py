@@ -1,4 +1,4 @@
-"""The CPU time of commands that only read and print, as rows of docs/measurements.md.
+"""The CPU time of commands that only read and print, as rows of studies/measurements.md.
 
     .venv/bin/python studies/commands.py [--recipes N] [--presets N] [--runs N] [--json]
 

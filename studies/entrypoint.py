@@ -1,4 +1,4 @@
-"""The cost of the entrypoint at an engine's start, as rows of docs/measurements.md.
+"""The cost of the entrypoint at an engine's start, as rows of studies/measurements.md.
 
     .venv/bin/python studies/entrypoint.py [--runs N] [--json]
 

@@ -1,4 +1,4 @@
-"""The time and the memory of ``builder fit``, as rows of docs/measurements.md.
+"""The time and the memory of ``builder fit``, as rows of studies/measurements.md.
 
     ./farm build llama-cpp-python
     .venv/bin/python studies/fit.py [RECIPE|IMAGE] [--card CARD] [--json] [-- OPTION...]

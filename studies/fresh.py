@@ -1,4 +1,4 @@
-"""From nothing to a verified image, as rows of docs/measurements.md.
+"""From nothing to a verified image, as rows of studies/measurements.md.
 
     # .venv/bin/python studies/fresh.py [RECIPE] [--runs N] [--checkout DIR]... [--json]
 
@@ -134,7 +134,7 @@ def run(checkout: Path, recipe: str) -> dict[str, Any]:
 
 
 def rows(recipe: str, checkout: str, runs: list[dict[str, Any]]) -> dict[str, str]:
-    """The figures of a checkout, as rows of docs/measurements.md."""
+    """The figures of a checkout, as rows of studies/measurements.md."""
     ratios = [each["ratio"] for each in runs]
     spread = f"{statistics.median(ratios)} ({min(ratios)} to {max(ratios)})"
     of = {name: statistics.median(each[name] for each in runs) for name in ("fresh_s", "cpu_s")}

@@ -1,4 +1,4 @@
-"""The time and the memory of the check ``numbers``, as rows of docs/measurements.md.
+"""The time and the memory of the check ``numbers``, as rows of studies/measurements.md.
 
     ./farm build llama-cpp-python
     .venv/bin/python studies/image_numbers.py [RECIPE] [--card CARD] [--json]

@@ -1,4 +1,4 @@
-"""The memory of Lucebox's server on a simulated card, as a row of docs/measurements.md.
+"""The memory of Lucebox's server on a simulated card, as a row of studies/measurements.md.
 
     ./farm build lucebox-f12a87c
     .venv/bin/python studies/lucebox.py [--card CARD] [--size GB] [--context TOKENS...] [--json]

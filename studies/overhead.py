@@ -1,4 +1,4 @@
-"""The overhead of builder over buildx, as rows of docs/measurements.md.
+"""The overhead of builder over buildx, as rows of studies/measurements.md.
 
     ./farm build hello-sm120 && .venv/bin/python studies/overhead.py [RECIPE] [--runs N] [--json]
 
@@ -126,7 +126,7 @@ def sizes(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def rows(figures: Any) -> dict[str, str]:
-    """The figures by the rows of docs/measurements.md that they belong to."""
+    """The figures by the rows of studies/measurements.md that they belong to."""
     cost, idle = figures["overhead"], figures["unchanged"]
     found = {
         "`build --rebuild` over a bare `docker buildx build` of the same context, without the "

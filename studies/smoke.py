@@ -1,4 +1,4 @@
-"""The cost of a smoke test, as rows of docs/measurements.md.
+"""The cost of a smoke test, as rows of studies/measurements.md.
 
     ./farm build hello-sm120 && .venv/bin/python studies/smoke.py [IMAGE...] [--json]
 
@@ -86,7 +86,7 @@ def measure(image: str, catalog: Path) -> dict[str, Any]:
 
 
 def rows(figures: dict[str, Any]) -> dict[str, str]:
-    """The figures by the rows of docs/measurements.md that they belong to."""
+    """The figures by the rows of studies/measurements.md that they belong to."""
     name = f"{figures['image']} ({figures['unpacked_mb']} MB)"
     static = f"{figures['static_s']} s; {figures['static_over_save']}; {figures['peak_mib']} MiB"
     return {

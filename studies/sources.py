@@ -1,4 +1,4 @@
-"""The cost of pinned sources and of `patch check`, as rows of docs/measurements.md.
+"""The cost of pinned sources and of `patch check`, as rows of studies/measurements.md.
 
 Needs git, no engine and no network: the repositories are generated.
 
@@ -196,7 +196,7 @@ def patch_check(
 
 
 def rows(commits: int, figures: dict[str, dict[str, float]]) -> dict[str, str]:
-    """The figures by the rows of docs/measurements.md that they belong to."""
+    """The figures by the rows of studies/measurements.md that they belong to."""
     tree, patches = figures["pinned_tree"], figures["patch_check"]
     return {
         f"a pinned tree out of {commits} commits over a full clone: bytes, seconds": (

@@ -1,4 +1,4 @@
-"""Two nights of an engine on an unchanged base, as rows of docs/measurements.md.
+"""Two nights of an engine on an unchanged base, as rows of studies/measurements.md.
 
     # .venv/bin/python studies/update.py [--compression zstd] [--json]
 

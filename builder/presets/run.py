@@ -366,7 +366,7 @@ def _trained(model: Path | None) -> int:
 
 CORE_SECONDS = 7.4
 """For one compile step: 339, 368 and 464 steps took 22, 21 and 29 minutes on two cores
-(docs/measurements.md)."""
+(studies/measurements.md)."""
 REST = 60  # seconds of a build beside its compile steps: sources, image, checks
 
 

@@ -215,7 +215,7 @@ class Python(Model):
     lock: TreePath
     """Lock file of the build's and the runtime's wheels, relative to the recipe."""
     requirements: list[Requirement] = []
-    """Requirements that ``builder pin lock`` resolves for the runtime: "fastapi>=0.115"."""
+    """Requirements that ``./farm pin lock`` resolves for the runtime: "fastapi>=0.115"."""
     config: dict[DefineName, DefineValue] = {}
     """PEP 517 config settings of the build backend."""
     define: dict[DefineName, DefineValue] = {}
@@ -294,7 +294,7 @@ class Debian(Model):
     runtime: list[DebianPackage] = []
     """Packages of the image."""
     lock: TreePath | None = None
-    """Lock file of these packages and their dependencies, relative to the recipe; ``builder pin
+    """Lock file of these packages and their dependencies, relative to the recipe; ``./farm pin
     lock`` makes it. Without it, each build installs the newest versions."""
 
 
@@ -526,7 +526,7 @@ class BaseDebian(Model):
 
     lock: TreePath
     """Lock file of the packages of its stages and their dependencies, relative to the file of the
-    base; ``builder pin lock`` makes it. Without it, each build installs the newest versions."""
+    base; ``./farm pin lock`` makes it. Without it, each build installs the newest versions."""
 
 
 class Stage(Packages):
@@ -564,7 +564,7 @@ class BasePython(Model):
     lock: TreePath
     """Lock file of the wheels, relative to the file of the base."""
     requirements: Annotated[list[Requirement], Field(min_length=1)]
-    """Requirements that ``builder pin lock`` resolves: "vllm==0.20.2"."""
+    """Requirements that ``./farm pin lock`` resolves: "vllm==0.20.2"."""
     unchecked: Text | None = None
     """Why ``pip check`` may fail; default: it must pass."""
     capabilities: list[Annotated[str, StringConstraints(pattern=CAPABILITY), PLAIN]] = []

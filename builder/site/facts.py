@@ -1,7 +1,7 @@
 """The facts that the pages of the site and ``index.json`` show.
 
 A fact that is not known is empty or None, and then stands neither on a page nor in the file.
-docs/site.md says what each fact is.
+docs/development.md says what each fact is.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def test_what_a_push_needs_is_checked_before_anything_is_built(
 def test_a_push_makes_as_many_requests_as_documented(
     proxy: Proxy, build: Build, push: Any, tmp_path: Path, *, moving: bool
 ) -> None:
-    """docs/publishing.md has the numbers; on Docker Hub each GET of a manifest is a pull."""
+    """studies/measurements.md has the numbers; on Docker Hub each GET of a manifest is a pull."""
     record = made(build) if moving else build.once()
     documents, tags_of_image = 3, 2
     if moving:

@@ -12,19 +12,23 @@ from builder.presets.schema import Preset
 from builder.recipes.schema import BaseRecipe, Recipe, json_schema
 
 Schema = Mapping[str, Any]
+Cells = tuple[str, str, str, str]
+"""A key: name, value, default, meaning."""
 TYPES = {"boolean": "true or false", "integer": "integer", "number": "number", "string": "text"}
 BAR = "\\|"
 RECIPES = """\
 # Recipe keys
 
-All keys of a recipe, and below them all keys of a base, with the descriptions that editors show.
-See [Recipes](recipes.md) for examples.
+*Generated from `builder/recipes/` by `pytest tests/unit/recipes/test_reference.py
+--update-golden`: edit the descriptions there.* All keys of a recipe, and below them all keys of a
+base. See [Recipes](recipes.md) for examples.
 """
 PRESETS = """\
 # Preset keys
 
-All keys of a preset, with the descriptions that editors show. See [Presets](presets.md) for how to
-write one.
+*Generated from `builder/presets/schema.py` by `pytest tests/unit/recipes/test_reference.py
+--update-golden`: edit the descriptions there.* All keys of a preset. See [Presets](presets.md) for
+how to write one.
 """
 
 
@@ -50,25 +54,43 @@ def _document(schema: Schema) -> Iterator[str]:
         if _tables(value, schema)
     }
     plain = {key: value for key, value in schema["properties"].items() if key not in tables}
-    yield _rows(plain, schema, schema)
+    yield _rows(_cells(plain, schema, schema))
+    written: dict[tuple[str, ...], tuple[str, list[Cells]]] = {}
     for key, found in tables.items():
         several = schema["properties"][key].get("type") == "array"
-        yield f"### `{f'[[{key}]]' if several else f'[{key}]'}`\n"
-        yield from _table(key, found, schema)
+        title = f"[[{key}]]" if several else f"[{key}]"
+        yield f"### `{title}`\n"
+        yield from _table(key, title, found, schema, written)
 
 
-def _table(key: str, found: Sequence[Schema], schema: Schema) -> Iterator[str]:
-    """A table of a recipe; where it has several kinds, the keys of all kinds come first."""
+def _table(
+    key: str,
+    title: str,
+    found: Sequence[Schema],
+    schema: Schema,
+    written: dict[tuple[str, ...], tuple[str, list[Cells]]],
+) -> Iterator[str]:
+    """A table of a recipe; where it has several kinds, the keys of all kinds come first.
+
+    A table with the keys of one that is ``written`` names that one.
+    """
     first, *others = found
     common = {
         name: value
         for name, value in first["properties"].items()
         if all(other["properties"].get(name) == value for other in others)
     }
+    cells = _cells(common, first, schema)
+    same = tuple(cell for key, kind, _, meaning in cells for cell in (key, kind, meaning))
     if not others:
         yield f"{_text(first)}\n"
+    if not others and same in written:
+        yield _as_in(*written[same], cells)
+        return
+    if not others:
+        written[same] = (title, cells)
     if common:
-        yield _rows(common, first, schema)
+        yield _rows(cells)
     if others:
         yield (
             "Besides, the keys of exactly one of these:\n" if common else "Exactly one of these:\n"
@@ -76,21 +98,41 @@ def _table(key: str, found: Sequence[Schema], schema: Schema) -> Iterator[str]:
     for kind in others and found:
         own = {name: each for name, each in kind["properties"].items() if name not in common}
         yield f"{_text(kind)}\n"
-        yield _rows(own, kind, schema)
+        yield _rows(_cells(own, kind, schema))
     for kind in found:
         for name, value in kind["properties"].items():
             inner = _tables(value, schema)
             if len(inner) == 1:
                 yield f"#### `{key}.{name}`\n"
-                yield from _table(f"{key}.{name}", inner, schema)
+                yield from _table(f"{key}.{name}", f"{key}.{name}", inner, schema, written)
 
 
-def _rows(properties: Schema, owner: Schema, schema: Schema) -> str:
+def _as_in(title: str, there: Sequence[Cells], here: Sequence[Cells]) -> str:
+    """The reference to a table with the same keys, and which of them are required only there."""
+    other = [
+        f"; {key} is {default or 'optional'} here"
+        for (key, _, before, _), (_, _, default, _) in zip(there, here, strict=True)
+        if default != before
+    ]
+    return f"The keys are as in `{title}`{''.join(other)}.\n"
+
+
+def _cells(properties: Schema, owner: Schema, schema: Schema) -> list[Cells]:
+    """The cells of each key: name, value, default, meaning."""
+    return [
+        (
+            f"`{key}`",
+            _type(value, schema),
+            "required" if key in owner.get("required", ()) else _default(value),
+            _text(value) or _inner(value, schema),
+        )
+        for key, value in properties.items()
+    ]
+
+
+def _rows(found: Sequence[Cells]) -> str:
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for key, value in properties.items():
-        default = "required" if key in owner.get("required", ()) else _default(value)
-        cells = (f"`{key}`", _type(value, schema), default, _text(value) or _inner(value, schema))
-        rows.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
+    rows += [f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |" for cells in found]
     return "\n".join([*rows, ""])
 
 

@@ -73,6 +73,11 @@ def test_the_readme_leads_to_every_page() -> None:
     assert {f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")} <= linked
 
 
+def test_the_manual_stays_small() -> None:
+    pages = {page.name for page in (REPOSITORY / "docs").glob("*.md")} - {"development.md"}
+    assert len(pages) <= 14, "write it into a page that is there; figures go to studies/"
+
+
 def test_the_page_of_commands_has_every_command() -> None:
     page = (REPOSITORY / "docs/commands.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]

@@ -50,7 +50,7 @@ def test_the_last_build_says_how_long_the_next_one_takes(tmp_path: Path) -> None
     [
         ("hello-sm120-0.1.0", 2, "which takes about 2 min on 2 cores: 9 compile steps"),
         ("hello-sm120-0.1.0", 1, "which takes about 2 min on one core: 9 compile steps"),
-        # 29 minutes were measured: docs/measurements.md
+        # 29 minutes were measured: studies/measurements.md
         ("beellama-0.1.1", 2, "which takes about 30 min on 2 cores: 464 compile steps"),
         ("beellama-0.1.1", 16, "which takes about 5 min on 16 cores: 464 compile steps"),
         ("llama-cpp-python-0.3.36", 2, "which takes about 22 min on 2 cores: 339 compile steps"),

@@ -298,7 +298,7 @@ def test_a_broken_file_is_left_out_and_named(catalog: Path, tmp_path: Path) -> N
 
 
 def test_the_manual_names_every_field() -> None:
-    text = (REPOSITORY / "docs" / "site.md").read_text()
+    text = (REPOSITORY / "docs" / "development.md").read_text()
     for kind in (
         CardFact,
         Option,
