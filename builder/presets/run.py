@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -188,9 +189,10 @@ def port_faults(service: Service) -> Iterator[BuilderError]:
             why, hint = error.strerror or "", "choose another one: --port N"
             if error.errno == errno.EADDRNOTAVAIL:
                 hint = "name an address of this machine: --listen ADDRESS"
-            for each in servers.all_servers():
-                if each.running and each.port == service.published:
-                    why, hint = f"{each.name} has it", f"{each.stop}; or {hint}"
+            with suppress(WorldError):  # an engine that does not answer is a fault of its own
+                for each in servers.all_servers():
+                    if each.running and each.port == service.published:
+                        why, hint = f"{each.name} has it", f"{each.stop}; or {hint}"
             yield WorldError(what, why, hint)
 
 
