@@ -27,6 +27,7 @@ from builder.presets.service import (
     Service,
     ServiceOption,
     container_needs,
+    in_url,
 )
 
 NEEDS = {
@@ -156,7 +157,7 @@ def lines(service: Service) -> list[list[str]]:
     single = ["--pull=never"] if service.local else []
     single += [f"--restart={service.restart}"] if service.restart else []
     single += _gpus(service)
-    single += [f"--publish={HOST}:{service.published}:{service.port}"]
+    single += [f"--publish={service.publish}"]
     single += [f"--mount={_bind(mount)}" for mount in service.mounts]
     if service.cache:
         single += [f"--mount=type=volume,source={service.name}-cache,target={service.cache}"]
@@ -348,8 +349,8 @@ def _command(service: Service) -> list[str]:
     options = lines(replace(service, restart=None))
     start = ["sh", "-c", START.format(service.name), "start"]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
-    published = f"--publish={HOST}:{service.published}:{service.port}"
-    port = f"--publish={HOST}:${{PORT}}:{service.port}"
+    published = f"--publish={service.publish}"
+    port = f"--publish={in_url(service.listen)}:${{PORT}}:{service.port}"
     rest = [
         port
         if each == [published]
