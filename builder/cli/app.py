@@ -38,7 +38,7 @@ EVERYDAY: dict[str, Command] = {
     "push": tag.push,
     "nightly": nightly.nightly,
     "status": nightly.status,
-    "bench": bench.group,
+    "bench": bench.bench,
     "fit": run.fit,
     "run": run.run,
     "export": run.export,
@@ -59,10 +59,10 @@ OTHERS: dict[str, Command] = {
     "compilers": image.compilers,
     "reproduce": image.reproduce,
     "compare": image.compare,
-    "receipts": bench.group_receipts,
+    "receipts": bench.group,
     "ci": nightly.group,
 }
-ENGINE_COMMANDS: tuple[Command, ...] = (run.fit, run.run, run.export)
+ENGINE_COMMANDS: tuple[Command, ...] = (run.fit, run.run, run.export, bench.bench)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
 _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
 GARBAGE = 100_000  # new objects after which Python looks for garbage
