@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from builder.core.errors import RecipeError
 from builder.engines import families, layout
@@ -176,7 +176,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     preset = run.preset
     context = run.context or (preset.serve.context if preset else None)
     values = {**files.places, **({"context": str(context)} if context is not None else {})}
-    written = [*command.groups(_written(run, recipe, values))]
+    written = _named(run, recipe, values)
     caveats = _caveats(run, recipe, values)
     notes = [note for note, old in caveats if not old]
     arguments = []
@@ -200,8 +200,8 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     if PARALLEL in by_setting and not (container.ipc or container.shm_size):
         container = container.model_copy(update={"shm_size": SHARED})
     family = families.ENGINES[recipe.family]
-    # vLLM answers to the first of --served-model-name, else to the model as given.
-    first, *others = by_setting.get("--served-model-name", ("",))
+    # vLLM answers to the first of several names, else to the model as given.
+    first, *others = by_setting.get(family.name_option or "", ("",))
     api_model = first.partition("=")[2] or next(iter(others), "") if first else values.get("model")
     user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
     uid = user.partition(":")[0]
@@ -279,6 +279,18 @@ def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
     own = [word for place, group in known if place.strip("{}") in values for word in group]
     own += recipe.serve.gpu if recipe.serve and not run.cpu else []
     return command.merged(own, run.options, recipe)
+
+
+def _named(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[list[str]]:
+    """The options, with the model's name in requests: a preset's short name, else the file's."""
+    groups = [*command.groups(_written(run, recipe, values))]
+    option = families.ENGINES[recipe.family].name_option
+    known = {command.setting_of(group[0], recipe) for group in groups}
+    places = [place for place, group in enumerate(groups, 1) if "{model}" in group]
+    if option and places and option not in known:
+        name = run.name.partition("@")[0] if run.preset else PurePosixPath(values["model"]).name
+        groups.insert(places[0], [option, name])
+    return groups
 
 
 def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[Caveat, str]]:

@@ -58,7 +58,13 @@ def test_the_service_of_a_published_preset(name: str) -> None:
             for place in re.findall(r"/models/[\w./-]+", word)
             if place != model
         )
-    assert found.words == command.arguments(preset, recipe, places)
+    words = [*found.words]
+    if recipe.family == "vllm-overlay":
+        place = words.index("--served-model-name")
+        assert words[place + 1] == found.api_model == name.partition("@")[0]
+        if "--served-model-name" not in preset.serve.arguments:
+            del words[place : place + 2]
+    assert words == command.arguments(preset, recipe, places)
     assert {each.name: each.value for each in found.environment} == preset.serve.environment
     assert found.cards == preset.cards
     assert re.fullmatch(r"[a-z][a-z0-9-]{0,61}[a-z0-9]", found.name)
@@ -115,6 +121,25 @@ def test_vllm_answers_to_the_first_name_that_it_is_given(words: list[str]) -> No
     preset = preset_of("vllm-0.21.0", serve={"arguments": words})
     run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
     assert service(run, IMAGE, Files({"model": "/m"})).api_model == "a"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "option"),
+    [
+        ("vllm-0.21.0", "--served-model-name"),
+        ("sglang-0.5.23-wheel", "--served-model-name"),
+        ("lmdeploy-0.18.0-wheel", "--model-name"),
+    ],
+)
+def test_requests_name_the_preset_and_no_path(recipe: str, option: str) -> None:
+    engine = RECIPES.engine(recipe).recipe
+    files = Files({"model": "/model/Qwen3-8B"})
+    found = service(Run("short@5090", engine, preset_of(recipe)), IMAGE, files)
+    assert (found.words[found.words.index(option) + 1], found.api_model) == ("short", "short")
+    own = service(Run(recipe, engine), IMAGE, files)  # without a preset, the folder's name
+    assert (own.words[own.words.index(option) + 1], own.api_model) == ("Qwen3-8B", "Qwen3-8B")
+    given = Run(recipe, engine, options=("--model", "me/a"))
+    assert option not in service(given, IMAGE, Files({})).words
 
 
 def test_the_context_and_the_port_can_be_chosen() -> None:
@@ -248,7 +273,7 @@ def test_another_option_stays(recipe: str, own: str, options: str) -> None:
         (LLAMA, "-c 4", ["--model", "/m"]),
         (LLAMA, "-m /n", ["--ctx-size", "8192"]),
         (LLAMA, "-hf me/a", ["--ctx-size", "8192"]),
-        (VLLM, "--max_model_len=4", ["/m"]),
+        (VLLM, "--max_model_len=4", ["/m", "--served-model-name", "a"]),
         (VLLM, "--model me/a", ["--max-model-len", "8192"]),
         (SGLANG, "--model me/a", ["--context-length", "8192"]),
         ("llama-cpp-python-0.3.36", "--n_ctx 4", ["--model", "/m"]),
