@@ -263,6 +263,7 @@ def export(
         "auto",
         autocompletion=options.known_cards,
     ),
+    cpu: bool = flag("--cpu", "Run on the CPU: slow, and needs no GPU."),
     form: Format = option(
         "--format", "Program that reads the files; docker-run is a shell script.", Format.SCRIPT
     ),
@@ -292,15 +293,18 @@ def export(
     from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), user_settings()
-    asked = wanted(target, model, draft, mmproj, context, port, options)
-    found, size = resolved(recipes, target, loaded.state_dir, log, card=card, context=asked.context)
+    asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu)
+    found, size = resolved(
+        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
+    )
     job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
     if unfit := refusal(job, card):
         raise unfit
     service = described(job)
     if service.incomplete and not allow_incomplete:
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)
-        raise WorldError(what, why, "or write them all the same: --allow-incomplete")
+        hint = "do what it says; or write files that you complete by hand: --allow-incomplete"
+        raise WorldError(what, why, hint)
     chosen = FORMATS[form]
     files = chosen.files(service)
     if output is None:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from io import StringIO
+from textwrap import wrap
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from builder.core.errors import RecipeError, plain
+from builder.core import sizes
+from builder.core.errors import RecipeError, as_started, plain
 from builder.engines.layout import NO_CARD
 from builder.presets.command import container_options
 from builder.presets.schema import ContainerOptions
@@ -37,27 +39,48 @@ NEEDS = {
 }  # how ``docker run`` calls the keys of a preset's [container]
 
 
+WIDTH = 88  # characters of a line of comments
+
+
 def comment(text: str) -> str:
     """Text as one line, without control characters: it cannot end a comment."""
-    return " ".join(plain(text).split())
+    return as_started(" ".join(plain(text).split()))
+
+
+def comments(text: str) -> list[str]:
+    """Text as lines of comments: prose is wrapped, and a command, after two blanks, stays whole."""
+    found = []
+    for line in text.split("\n"):
+        own = comment(line)
+        whole = line.startswith("  ")
+        found += [f"  {own}"] if whole else wrap(own, WIDTH, break_long_words=False)
+    return found
+
+
+def heading(service: Service) -> list[str]:
+    """The prerequisites, the served model, and the caveats, as lines of comments."""
+    incomplete = [f"Incomplete: {each}" for each in service.incomplete]
+    texts = (*incomplete, service.title, *service.missing, *service.caveats)
+    return [line for each in texts for line in comments(each)]
 
 
 def reasons(service: Service) -> Iterator[str]:
-    """The served model, the prerequisites, the caveats, and the reason for each setting."""
-    yield from (f"Incomplete: {comment(each)}" for each in service.incomplete)
-    yield comment(service.title)
-    yield from (comment(each) for each in service.missing)
-    yield from map(comment, service.caveats)
-    for key, value, why in container_needs(service.container):
-        yield comment(f"--{NEEDS[key].replace(' ', '=')} {value}: {why}")
-    for variable in service.environment:
-        if variable.why:
-            yield comment(f"{variable.name}: {variable.why}")
-    for option in service.arguments:
-        if option.why and option.words[0].startswith("-"):
-            yield comment(f"{option.words[0]}: {option.why}")
-        elif option.why:
-            yield comment(f"model: {option.why}")
+    """The heading, and the reason for each setting."""
+    yield from heading(service)
+    named = [
+        *(
+            (f"--{NEEDS[key].replace(' ', '=')} {value}", why)
+            for key, value, why in container_needs(service.container)
+        ),
+        *((each.name, each.why) for each in service.environment),
+        *(
+            (each.words[0] if each.words[0].startswith("-") else "model", each.why)
+            for each in service.arguments
+        ),
+    ]
+    for name, why in named:
+        if why:
+            yield from comments(f"{name}: {why}")
 
 
 def scalar(value: str) -> str:
@@ -85,8 +108,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"scalar": scalar, "comment": comment}
-    environment.globals |= {"host": HOST, "stop": STOP, "reasons": reasons}
+    environment.filters |= {"scalar": scalar, "comment": comment, "comments": comments}
+    environment.globals |= {"host": HOST, "stop": STOP, "reasons": reasons, "heading": heading}
     return environment
 
 
@@ -145,10 +168,12 @@ def docker_run(service: Service) -> str:
 
     It first removes the container of an earlier start, whose name it takes.
     """
-    comments = "".join(f"# {each}\n" for each in reasons(service))
     remove = f"docker rm --force {service.name}"
-    stop = f"# Stop it: {remove}\n# A second start replaces the container of the first.\n"
-    return f"#!/bin/sh\n{comments}{stop}{remove} >/dev/null 2>&1\nexec {line(service)}\n"
+    needs = f"Needs Docker{' and the NVIDIA Container Toolkit' if service.cards else ''}."
+    stop = f"A second start replaces the container of the first. To stop it:\n  {remove}"
+    shown = [*reasons(service), *comments(f"{needs}\n{stop}")]
+    head = "".join(f"# {each}\n" for each in shown)
+    return f"#!/bin/sh\n{head}{remove} >/dev/null 2>&1\nexec {line(service)}\n"
 
 
 def lines(service: Service) -> list[list[str]]:
@@ -235,8 +260,12 @@ def kubernetes(service: Service) -> str:
 def kubernetes_facts(service: Service) -> dict[str, Any]:
     """The variables of both objects' templates, without the texts that a chart has as values."""
     size = service.container.shm_size
+    ram = {**service.ram, **({"of /dev/shm": sizes.memory_of(size)} if size else {})}
     return {
         "service": service,
+        # None: nothing is known of the service.
+        "memory": f"{-(-sum(ram.values()) >> 30)}Gi" if ram else None,
+        "ram": "; ".join(f"{sizes.gib(count)} {what}" for what, count in ram.items()),
         "parts": image_of(service),
         "size": f"{size[:-1]}{UNITS[size[-1]]}" if size else None,
         "needs": dict.fromkeys(ContainerOptions.model_fields, "")
@@ -319,10 +348,8 @@ def _parts(word: str, service: Service) -> Iterator[str]:
 
 MACRO = "${"
 START = (
-    "docker stop {0} >/dev/null 2>&1; "
-    "while docker container inspect {0} >/dev/null 2>&1; "
-    "do docker rm --force {0} >/dev/null 2>&1 || sleep 0.2; done; "
-    'exec "$@"'
+    '{ docker stop "$0"; while docker container inspect "$0"; do docker rm --force "$0" || '
+    'sleep 0.2; done; } >/dev/null 2>&1; exec "$@"'
 )
 """Waits for a container of that name to end: Docker removes it after ``docker stop`` has returned,
 and it runs on without its client if that was killed."""
@@ -346,7 +373,7 @@ def _command(service: Service) -> list[str]:
                 "choose another format: --format compose",
             )
     options = lines(replace(service, restart=None))
-    start = ["sh", "-c", START.format(service.name), "start"]
+    start = ["sh", "-c", START, service.name]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={HOST}:{service.published}:{service.port}"
     port = f"--publish={HOST}:${{PORT}}:{service.port}"

@@ -28,6 +28,8 @@ HOST = "127.0.0.1"  # the address that a service is published on: an engine asks
 LOADING = 900  # seconds to load the weights of a model
 RESTART = "on-failure:3"
 """A container without a usable GPU ends with 78 at once: no policy without a limit stops that."""
+IN_RAM = ("--mlock", "--n-cpu-moe", "--cpu-moe", "--override-tensor", "--cpu-offload-gb")
+"""Options that keep weights in the machine's memory; how many is not computed: all count."""
 STOP = 30  # seconds between SIGTERM and SIGKILL: the answers under way come to their end
 SHARED = "2g"
 """Shared memory for tensor parallelism (vLLM, "Using Kubernetes"): 64 MB, Docker's own, end it."""
@@ -77,7 +79,7 @@ class Files:
     places: Mapping[str, str]
     mounts: tuple[Mount, ...] = ()
     missing: tuple[str, ...] = ()
-    """A sentence on each prerequisite, with the command that brings it."""
+    """A sentence on each prerequisite; below it, after two blanks, the command that brings it."""
     incomplete: tuple[str, ...] = ()
     """Sentences on the models that no path of ``places`` names: a placeholder stands for them."""
 
@@ -104,6 +106,8 @@ class Service:
     values in ``arguments`` that a user changes."""
     cards: int = 1
     memory: int = 0  # bytes on all cards, as the source of the preset states them; 0: not known
+    ram: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the machine's memory that it is taken to need, by what they are for."""
     devices: tuple[int, ...] = ()  # numbers of these GPUs, as nvidia-smi counts them; empty: any
     cdi: bool = False  # whether the engine has its GPUs by CDI, without NVIDIA's runtime
     container: ContainerOptions = field(default_factory=ContainerOptions)
@@ -178,11 +182,10 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     values = {**files.places, **({"context": str(context)} if context is not None else {})}
     written = _named(run, recipe, values)
     caveats = _caveats(run, recipe, values)
-    notes = [note for note, old in caveats if not old]
     arguments = []
     for group in written:
         words = filled(group, values)
-        why = _reason(words, run, files, notes)
+        why = _reason(words, run, files)
         arguments.append(ServiceOption(tuple(words), why, tuple(group)))
     given = command.settings_of(run.options, recipe)
     given |= {
@@ -228,6 +231,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         },
         cards=0 if run.cpu else preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
+        ram=_ram(run, recipe, files, [word for each in arguments for word in each.words]),
         container=container,
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
@@ -237,6 +241,32 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         missing=files.missing,
         incomplete=files.incomplete,
     )
+
+
+def _ram(run: Run, recipe: Recipe, files: Files, words: Sequence[str]) -> dict[str, int]:
+    """The machine's memory: bytes by what they are for.
+
+    Weights for the cards stay out: their files are mapped, or read piece by piece.
+    """
+    given = command.values_by_setting(words, recipe)
+    why = "--cpu" if run.cpu else next((each for each in IN_RAM if each in given), "")
+    why = why or ("--no-mmap" if "--no-mmap" in words else "")
+    own = run.preset.files.items() if run.preset else ()
+    named = [
+        file for place, file in own if not files.places.get(place, "").startswith(f"/{place}/")
+    ]
+    sizes = [file.known_size for file in named]
+    sizes += [Path(mount.source).stat().st_size for mount in files.mounts if mount.file]
+    unknown = " that are known" if None in sizes else ""
+    found = {f"of weights{unknown} ({why})": sum(size or 0 for size in sizes)} if why else {}
+    serve = families.serve_of(recipe)
+    if families.ENGINES[recipe.family].name_option:
+        return found | {'as in vLLM\'s own example ("Using Kubernetes")': 6 * 10**9}
+    if serve and serve.api_flavor == "llama-server":
+        cache = given.get("--cache-ram", "")
+        mib = int(cache) if cache.isdecimal() else 8192
+        found["of cached prompts (llama-server's --cache-ram)"] = mib << 20
+    return found | {"for the program and CUDA (not measured)": 1 << 30}
 
 
 def container_name(run: str) -> str:
@@ -333,8 +363,8 @@ def _state(group: Sequence[str], recipe: Recipe) -> tuple[str, bool, tuple[str, 
     return command.setting_of(name, recipe), off, (*filter(None, [value]), *group[1:])
 
 
-def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat]) -> str:
-    """Why an option is given: its meaning, the file that it names, and the caveats on it."""
+def _reason(group: Sequence[str], run: Run, files: Files) -> str:
+    """Why an option is given: its meaning, and the file that it names."""
     name = command.option_of(group[0])
     parts = [_reasons()["option"].get(name, "")]
     for place, path in files.places.items():
@@ -342,7 +372,6 @@ def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat
         file = getattr(run.preset, "drafter" if place == "draft" else place, None)
         if file is not None and any(whole.search(word) for word in group):
             parts.append(file.shown)
-    parts += [note.text for note in notes if name and name in note.text.split()]
     return "; ".join(filter(None, parts))
 
 
@@ -435,13 +464,16 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
         places[place] = f"{DIRECTORY}/{path}"
         command = download_command(file, directory, [name] if name else [])
         if file.whole or name is not None:
-            line = f"Needs {file.shown} at {directory}/{path}"
-            missing.append(f"{line}: {command}" if command else line)
+            needs = f"Needs {file.shown}"
+            missing.append(
+                f"{needs}:\n  {command}" if command else f"{needs} at {directory}/{path}"
+            )
         elif command:
-            incomplete.append(f"The file of {file.shown} is not known: {command}; then try again")
+            why = f"the name of its file {file.shown} is not known; download it first:"
+            incomplete.append(f"{why}\n  {command}")
         else:
             option = f"{OPTIONS_OF_PLACES[place]} FILE"
-            incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
+            incomplete.append(f"no repository of {file.shown} is known: name a file with {option}")
     mounts = (Mount(directory, DIRECTORY),) if places else ()
     return Files(places, mounts, tuple(missing), tuple(incomplete))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -94,14 +95,26 @@ def test_what_cannot_start_is_refused_or_named_first(builder: Builder, tmp_path:
     assert "--allow-incomplete" in message
     done = builder(*export, ANYWAY, cwd=farm)
     assert done.returncode == 0, done.stderr
-    image, model, title = done.stdout.splitlines()[:3]
+    head = done.stdout.partition("\n# Qwen3.6 27B with DFlash drafting")[0].splitlines()
+    image, *_, model = [line for line in head if "Incomplete" in line]
     assert image.startswith(
         "# Incomplete: there is no image never-built-beellama-cpp:0.1.1 in Docker"
     )
     assert model.startswith(
-        "# Incomplete: The file of unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"
+        "# Incomplete: the name of its file unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"
     )
-    assert title.startswith("# Qwen3.6 27B with DFlash drafting")
+    assert head[-1].startswith("#   hf download unsloth/Qwen3.6-27B-GGUF --include '*UD-Q3_K_XL*' ")
+
+
+def test_on_the_cpu_no_gpu_is_asked_for(builder: Builder) -> None:
+    for form, gpu in (("compose", "driver: nvidia"), ("docker-run", "--gpus"), ("quadlet", "CDI")):
+        words = ("export", PRESET, ANYWAY, "--format", form)
+        assert gpu in builder(*words).stdout
+        done = builder(*words, "--cpu")
+        assert done.returncode == 0, done.stderr
+        assert gpu not in done.stdout
+        assert "NVIDIA" not in done.stdout
+        assert re.search(r'BUILDER_CPU(=|: ")1', done.stdout)
 
 
 def test_a_chart_is_written_and_its_edited_values_stay(builder: Builder, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from builder.cli.run import Format
 from builder.presets.exports import FORMATS
 from support.environment import REPOSITORY
-from support.services import OPEN, SERVICES
+from support.services import BASE, OPEN, SERVICES
 
 PAGE = REPOSITORY / "docs" / "run.md"
 
@@ -20,6 +23,35 @@ def test_a_format_is_written_by_its_function(name: str) -> None:
         assert all(files.values())
         assert not [text for text in files.values() if OPEN.search(text)]
         assert FORMATS[name].usage.format(name=service.name)
+
+
+def commented(text: str) -> list[str]:
+    """The comments of a file, each line without its mark."""
+    return [line.strip()[1:] for line in text.splitlines() if line.strip().startswith("# ")]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_comment_is_a_short_line_and_a_command_has_a_line_of_its_own(name: str) -> None:
+    programs = r"hf download|docker (?:rm|save|run)|podman load|systemctl|loginctl|sudo|kubectl"
+    for service in SERVICES.values():
+        texts = FORMATS[name].files(replace(service, local=True)).values()
+        lines = [line for text in texts for line in commented(text)]
+        prose = [line for line in lines if not line.startswith("   ")]
+        assert prose
+        assert not [line for line in prose if len(line) > 100 or re.search(programs, line)]
+        commands = [line for line in lines if line.startswith("   ")]
+        assert all(re.match(rf"   (?:{programs})", line) for line in commands)
+
+
+@pytest.mark.parametrize("name", ["compose", "docker-run", "kubernetes", "llama-swap", "quadlet"])
+def test_a_file_names_what_the_machine_must_have(name: str) -> None:
+    service = replace(BASE, missing=("Needs a:\n  hf download a",), notes=("b " * 60,))
+    (text,) = FORMATS[name].files(service).values()
+    needs = " ".join(line for line in commented(text) if "Needs " in line)
+    gpu = "NVIDIA's device plugin" if name == "kubernetes" else "the NVIDIA Container Toolkit"
+    assert gpu in needs
+    assert "   hf download a" in commented(text)
+    assert "NVIDIA" not in next(iter(FORMATS[name].files(replace(service, cards=0)).values()))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -68,7 +68,9 @@ def test_a_published_preset_is_valid(name: str) -> None:
     container = container_of(service)
     assert_read(container, service)
     assert container["resources"]["limits"] == {"nvidia.com/gpu": service.cards}
-    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    memory = container["resources"]["requests"]["memory"]
+    shared = 2 << 30 if service.cards > 1 else 0
+    assert memory == f"{-(-(sum(service.ram.values()) + shared) >> 30)}Gi"
     assert container["pod"]["volumes"][0]["hostPath"] == {
         "path": "/srv/models",
         "type": "Directory",
@@ -94,6 +96,20 @@ def test_a_published_preset_is_valid(name: str) -> None:
         *(["/tmp"] if shown else []),
     }
     assert ("/dev/shm" in places) is (service.cards > 1)
+
+
+def test_the_request_of_memory_names_its_parts() -> None:
+    text = exports.kubernetes(SERVICES["qwen3.6-27b-dflash@5090-laptop"])
+    comment, request = text.partition("resources:\n")[2].split("requests: ")[:2]
+    said = " ".join(comment.replace("#", "").split())
+    assert said == (
+        "15.2 GiB of weights (--mlock); 8.0 GiB of cached prompts (llama-server's --cache-ram); "
+        "1.0 GiB for the program and CUDA (not measured)"
+    )
+    assert request.startswith('{cpu: "1", memory: 25Gi}\n')
+    assert (
+        "memory" not in exports.kubernetes(BASE).partition("resources:")[2].partition("limits")[0]
+    )
 
 
 def test_what_the_container_needs_is_valid() -> None:
