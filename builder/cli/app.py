@@ -15,7 +15,19 @@ import typer
 from typer.core import TyperGroup
 
 from builder import __version__
-from builder.cli import bench, build, choose, image, nightly, pin, recipe, run, show, tag
+from builder.cli import (
+    bench,
+    build,
+    choose,
+    image,
+    nightly,
+    pin,
+    recipe,
+    run,
+    servers,
+    show,
+    tag,
+)
 from builder.cli.options import EngineCommand, option
 from builder.core.errors import (
     EXIT_CODES,
@@ -41,6 +53,12 @@ EVERYDAY: dict[str, Command] = {
     "bench": bench.bench,
     "fit": run.fit,
     "run": run.run,
+    "ps": servers.ps,
+    "logs": servers.logs,
+    "stop": servers.stop,
+    "update": servers.update,
+    "rm": servers.rm,
+    "pull": servers.pull,
     "export": run.export,
     "bisect": nightly.bisect,
     "doctor": nightly.doctor,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +20,7 @@ from builder.cli import options
 from builder.cli.options import catalog_at, contexts, flag, one_context, option, user_settings
 from builder.cli.terminal import err, line, log, pairs, print_json, table
 from builder.core import sizes
-from builder.core.errors import FitError, WorldError
+from builder.core.errors import PROGRAM, FitError, WorldError
 from builder.core.files import atomic_write, require_writable
 from builder.core.log import duration
 from builder.core.platforms import platform_of
@@ -29,8 +32,18 @@ if TYPE_CHECKING:
     from builder.presets.images import LaunchRequest
     from builder.presets.models import Progress
     from builder.presets.run import Running
+    from builder.presets.service import Service
 
-# Shared by ``builder run`` and ``builder export``: a preset or recipe, its models.
+# Shared by ``builder run`` and ``builder export``: a preset or recipe, its models, its address.
+
+LOOPBACK = "127.0.0.1"  # presets.service.HOST, which is slow to import
+
+
+def _checked_policy(value: str) -> str:
+    if re.fullmatch(r"no|always|unless-stopped|on-failure(:\d+)?", value):
+        return value
+    raise typer.BadParameter(f"{value} is none of no, always, unless-stopped, on-failure[:N]")
+
 
 Target = Annotated[
     str,
@@ -51,7 +64,7 @@ ModelOption = Annotated[
     option(
         "--model FILE",
         "The model: a GGUF, or the directory of a model. Default: the preset's, from the models "
-        "directory (BUILDER_MODELS_DIR, else ./models).",
+        "directory (BUILDER_MODELS_DIR, else ~/models).",
         ...,
     ),
 ]
@@ -65,7 +78,35 @@ ContextOption = Annotated[
 ]
 PortOption = Annotated[
     int | None,
-    option("--port N", "Port on 127.0.0.1. Default: the image's.", ..., min=1, max=65535),
+    option("--port N", "Port of that address. Default: the image's.", ..., min=1, max=65535),
+]
+ListenOption = Annotated[
+    str,
+    option(
+        "--listen ADDRESS",
+        "Address of this machine that the server is published on: 0.0.0.0 is every one, so that "
+        "the LAN reaches it. Any but 127.0.0.1 and ::1 needs --api-key-file.",
+        ...,
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    option(
+        "--api-key-file FILE",
+        "File with the API key that the server asks for. It is made, with a random key, if it is "
+        "not there. none: the server asks for no key.",
+        ...,
+    ),
+]
+RestartOption = Annotated[
+    str,
+    option(
+        "--restart POLICY",
+        "When Docker starts it again: unless-stopped (also after a reboot), always, "
+        "on-failure[:N], no.",
+        ...,
+        callback=_checked_policy,
+    ),
 ]
 
 
@@ -77,14 +118,20 @@ def wanted(
     context: str | None,
     port: int | None,
     options: list[str] | None,
+    *,
+    listen: str = LOOPBACK,
+    key_file: str | None = None,
 ) -> LaunchRequest:
     """The request of these options."""
-    from builder.presets.images import LaunchRequest
+    from builder.presets.images import OPEN, LaunchRequest
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}
     size = one_context(context) if context is not None else None
     named = {place: file for place, file in given.items() if file is not None}
-    return LaunchRequest(target, named, size, port, tuple(options or ()))
+    if key_file not in {None, OPEN}:
+        key_file = str(Path(key_file or "").expanduser().absolute())
+    made = LaunchRequest(target, named, size, port, tuple(options or ()))
+    return replace(made, listen=listen, key_file=key_file or "")
 
 
 # ``builder run``.
@@ -106,6 +153,9 @@ def run(
         autocompletion=options.known_cards,
     ),
     port: PortOption = None,
+    listen: ListenOption = LOOPBACK,
+    key_file: KeyOption = None,
+    restart: RestartOption = "unless-stopped",
     yes: bool = flag(
         "--yes -y",
         "Build or pull a missing image and download missing models to the models directory, "
@@ -133,7 +183,7 @@ def run(
     its build key. If only the image or models are missing, one question lists the builds and
     downloads.
     Then the container starts; its log is shown until the server is healthy. It keeps running in the
-    background, published on 127.0.0.1.
+    background, also after a reboot. `builder ps`, `logs`, `stop` and `update` look after it.
 
     The exit code is 4 if the machine lacks something, and 8 if the server does not start.
     """
@@ -144,7 +194,18 @@ def run(
     from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), user_settings()
-    asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
+    asked = wanted(
+        target,
+        model,
+        draft,
+        mmproj,
+        context,
+        port,
+        options,
+        listen=listen,
+        key_file=key_file,
+    )
+    asked = replace(asked, cpu=cpu, old=old, card=card, restart=restart)
     found, size = resolved(
         recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
     )
@@ -158,15 +219,15 @@ def run(
             log(each)
         if unfit is not None:
             log(f"warning: {unfit.what}: {unfit.why}")
-        typer.echo(exports.line(replace(service, restart=None)))
+        typer.echo(exports.line(service))
         return
-    with _progress() as progress:
-        build, agrees = partial(_build, catalog), partial(_agrees, yes=yes)
+    with download_bars() as progress:
+        build, agrees = partial(build_image, catalog), partial(agreed, yes=yes)
         started = server.launch(job, card, seconds, build=build, progress=progress, agrees=agrees)
-    _print(started)
+    print_started(started)
 
 
-def _build(catalog: Path | None, recipe: str) -> None:
+def build_image(catalog: Path | None, recipe: str) -> None:
     """Build and check the image of a recipe for the engine's platform, else its only image."""
     from builder.build import build
     from builder.checks.subject import GpuTest
@@ -181,7 +242,7 @@ def _build(catalog: Path | None, recipe: str) -> None:
         build.require_all(plans, build.build_all(plans, session))
 
 
-def _agrees(lines: Sequence[str], *, yes: bool) -> bool:
+def agreed(lines: Sequence[str], *, yes: bool) -> bool:
     """Show the steps, and ask a person at a terminal; elsewhere nobody agrees."""
     if not (yes or (sys.stdin.isatty() and err().is_terminal)):
         return False
@@ -191,7 +252,8 @@ def _agrees(lines: Sequence[str], *, yes: bool) -> bool:
     return yes or typer.confirm("Go on?", default=True, err=True)
 
 
-def _print(started: Running) -> None:
+def print_started(started: Running) -> None:
+    """The address of a server, how to ask it, and how to look after it."""
     service, flavor = started.service, started.flavor
     if started.seconds is None:
         log(f"{service.name} runs already")
@@ -199,14 +261,29 @@ def _print(started: Running) -> None:
         log(f"healthy after {started.seconds:.1f} s")
     body = '{"messages": [{"role": "user", "content": "Hello"}]}'
     chat, kind = f"{service.url}{flavor.chat}", "Content-Type: application/json"
+    key = (
+        f' -H "Authorization: Bearer $(cat {quote(service.key_file)})"' if service.key_file else ""
+    )
     line(chat.removesuffix("/chat/completions"))
-    line(f"  ask    curl {chat} -H '{kind}' -d '{body}'")
-    line(f"  log    docker logs --follow {service.name}")
-    line(f"  stop   docker rm --force {service.name}")
+    for network in _networks(service):
+        line(f"  LAN    {network}{flavor.chat.removesuffix('/chat/completions')}")
+    line(f"  page   {f'{service.url}/' if started.has_page else 'this engine has no web page'}")
+    line(f"  ask    curl {chat} -H '{kind}'{key} -d '{body}'")
+    line(f"  log    {PROGRAM} logs {service.run}")
+    line(f"  stop   {PROGRAM} stop {service.run}")
+
+
+def _networks(service: Service) -> Iterator[str]:
+    """The URL of a server for other machines, by the address that this one reaches them from."""
+    if service.listen not in {"0.0.0.0", "::"}:  # noqa: S104
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # RFC 5737: nothing is sent
+        yield f"http://{probe.getsockname()[0]}:{service.published}"
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def download_bars() -> Iterator[Progress]:
     """A bar on a terminal; elsewhere a line for each file."""
     from rich import progress
 
@@ -282,7 +359,7 @@ def export(
     A short name means the preset that `builder choose` recommends for the card.
 
     The files have the image by digest, the health check, the GPU, the models directory
-    (BUILDER_MODELS_DIR, else ./models) and the reason for each option as a comment. Nothing is
+    (BUILDER_MODELS_DIR, else ~/models) and the reason for each option as a comment. Nothing is
     started or downloaded; the Hub is asked for missing file names.
 
     The exit code is 4 if the image exists nowhere, or a model's file name is not known.

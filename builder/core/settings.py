@@ -100,8 +100,8 @@ class Settings(BaseSettings):
     """Directory for downloads, work directories and locks."""
     state_dir: Path = Field(default_factory=lambda: user_state_path("builder"))
     """Directory for records and logs."""
-    models_dir: Path = Path("models")
-    """Directory of models for ``builder run``: OWNER/NAME/FILE, as on the Hugging Face Hub."""
+    models_dir: Path = Path("~/models")
+    """Directory of models, for all checkouts: OWNER/NAME/FILE, as on the Hugging Face Hub."""
 
     farm_url: Annotated[str, StringConstraints(pattern=API_OR_NONE)] = ""
     """URL of this farm's git repository, for git and for a browser: the site links to it."""

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platforms, of_target
 from builder.engines.layout import SEPARATOR
-from builder.engines.servers import FolderServer
+from builder.engines.servers import FolderServer, KeyOption
 from builder.recipes import locks
 from builder.recipes.draft import DraftTable
 from builder.recipes.locks import DebianFile, Lock, PinnedFile
@@ -224,6 +224,8 @@ class EngineFamily(Family[Recipe]):
     """Option that names the model in requests; without it, its path is its name."""
     folder: FolderServer | None = None
     """How the server is started with a model folder; None: it cannot be."""
+    key: KeyOption | None = None
+    """How its server reads its API key from a file; None: it cannot."""
     modules: tuple[str, ...] = ()
     """Modules of the server in Python; the checks import those that the image's version has."""
     cache: str | None = None

@@ -30,6 +30,7 @@ from builder.engines.family import (
     with_image,
 )
 from builder.engines.layout import LAYOUT
+from builder.engines.servers import KeyOption
 from builder.recipes.draft import DraftTable, Line
 from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
 from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
@@ -352,6 +353,7 @@ class LlamaCpp(Ggml):
     reads_trees = True
     commit_count = ("llama", "build_number")
     relied = RELIED
+    key = KeyOption("--api-key-file")  # common/arg.cpp; ik_llama.cpp: common/common.cpp
     between_cards = {
         # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
         ("--split-mode", "LLAMA_ARG_SPLIT_MODE", "tensor"): (

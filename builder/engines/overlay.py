@@ -17,6 +17,7 @@ from builder.engines.family import (
 )
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import (
+    YAML_KEY,
     FolderServer,
     on_a_card,
     read_lmdeploy,
@@ -131,6 +132,7 @@ class Vllm(Overlay):
         room=("--gpu-memory-utilization", "--kv-cache-dtype"),
     )
     port = 8000
+    key = YAML_KEY
     # `vllm serve` imports them late; 0.33.0 deprecates the first one.
     modules = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.serve")
     # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
@@ -195,6 +197,7 @@ class Sglang(Overlay):
     )
     # sglang/srt/server_args.py: it listens on 127.0.0.1, which entrypoints must change.
     port = 30000
+    key = YAML_KEY
     modules = ("sglang.srt.entrypoints.http_server",)
 
 

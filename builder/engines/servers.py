@@ -47,6 +47,23 @@ class ApiFlavor:
     """Option that names the file of a multimodal projector."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeyOption:
+    """How a server gets the key that it asks its clients for, without the key in a command line."""
+
+    option: str
+    """Its value is the path of a file."""
+    text: str = "{key}\n"
+    """The file."""
+    suffix: str = ""
+    """The end of the file's name that the server demands."""
+
+
+YAML_KEY = KeyOption("--config", 'api-key: "{key}"\n', ".yaml")
+"""vLLM (``utils/argparse_utils.py``) and SGLang (``srt/utils/server_args_config_parser.py``) take
+options from one YAML file."""
+
+
 LLAMA = TokenizerPages("/tokenize", "content", "/detokenize")
 OPENAI = ApiFlavor("/v1/models", None, names_model=True)
 

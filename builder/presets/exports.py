@@ -29,6 +29,7 @@ from builder.presets.service import (
     Service,
     ServiceOption,
     container_needs,
+    in_url,
 )
 
 NEEDS = {
@@ -53,7 +54,11 @@ def comments(text: str) -> list[str]:
     for line in text.split("\n"):
         own = comment(line)
         whole = line.startswith("  ")
-        found += [f"  {own}"] if whole else wrap(own, WIDTH, break_long_words=False)
+        found += (
+            [f"  {own}"]
+            if whole
+            else wrap(own, WIDTH, break_long_words=False, break_on_hyphens=False)
+        )
     return found
 
 
@@ -181,7 +186,7 @@ def lines(service: Service) -> list[list[str]]:
     single = ["--pull=never"] if service.local else []
     single += [f"--restart={service.restart}"] if service.restart else []
     single += _gpus(service)
-    single += [f"--publish={HOST}:{service.published}:{service.port}"]
+    single += [f"--publish={service.publish}"]
     single += [f"--mount={_bind(mount)}" for mount in service.mounts]
     if service.cache:
         single += [f"--mount=type=volume,source={service.name}-cache,target={service.cache}"]
@@ -375,8 +380,8 @@ def _command(service: Service) -> list[str]:
     options = lines(replace(service, restart=None))
     start = ["sh", "-c", START, service.name]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
-    published = f"--publish={HOST}:{service.published}:{service.port}"
-    port = f"--publish={HOST}:${{PORT}}:{service.port}"
+    published = f"--publish={service.publish}"
+    port = f"--publish={in_url(service.listen)}:${{PORT}}:{service.port}"
     rest = [
         port
         if each == [published]

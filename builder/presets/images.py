@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
 from builder.core.errors import (
@@ -13,16 +17,19 @@ from builder.core.errors import (
     GoneError,
     RecipeError,
     RegistryError,
+    UsageError,
     WorldError,
 )
+from builder.core.files import atomic_write
 from builder.core.log import Log
 from builder.core.platforms import PLATFORMS, Platform, platform_of
 from builder.core.settings import Settings
 from builder.core.web import GIVEN_UP
 from builder.docker import engine as docker
 from builder.docker.engine import split
+from builder.engines import families
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE, LABEL_RECIPE_KEY, VERSION
-from builder.engines.servers import PLACE
+from builder.engines.servers import PLACE, KeyOption
 from builder.plan.resolver import Resolver
 from builder.presets import command, is_preset
 from builder.presets.catalog import PresetEntry, load
@@ -30,10 +37,16 @@ from builder.presets.models import given_files, hub_files, joined
 from builder.presets.schema import ModelFile
 from builder.presets.service import (
     DIRECTORY,
+    HOST,
+    KEY,
     OPTIONS_OF_PLACES,
+    RESTART,
     UNKNOWN,
+    Files,
+    Mount,
     Run,
     Service,
+    ServiceOption,
     chosen,
     mounted,
     names_below,
@@ -92,7 +105,7 @@ class Images:
         return f"{self.repository}:{self.recipe.image.tags[0]}"
 
     @property
-    def _channel(self) -> str:
+    def channel(self) -> str:
         """The recipe's channel, where its image is the channel's; else empty."""
         channel = (self.recipe.track.channel if self.recipe.track else None) or ""
         return channel if channel == self.recipe.image.tags[0] else ""
@@ -125,7 +138,7 @@ class Images:
             if not published_first:
                 raise
             silent = failed
-        follows = bool(self._channel and self.settings.namespace)
+        follows = bool(self.channel and self.settings.namespace)
         current = next((each for each in here if each.current), None)
         if current and not published_first and (current.built or not follows):
             return current
@@ -137,7 +150,7 @@ class Images:
             same = (each for each in here if each.digests & there.digests)
             return there if published_first else next(same, there)
         if follows and error and here:
-            moved = f"whether {self._channel} has moved from {here[0].name} is not known"
+            moved = f"whether {self.channel} has moved from {here[0].name} is not known"
             return replace(here[0], note=f"{error.what}: {moved}")
         if current:
             note = f"{error.what}: whether it is published is not known" if error else ""
@@ -204,8 +217,8 @@ class Images:
         """Whether an image is of the recipe, or of a frozen recipe of its channel, for the
         platform."""
         named = image.labels.get(LABEL_RECIPE) == self.recipe.name
-        frozen = image.labels.get(VERSION, "").startswith(f"{self._channel}-")
-        return image.platform == self.platform and (named or bool(self._channel and frozen))
+        frozen = image.labels.get(VERSION, "").startswith(f"{self.channel}-")
+        return image.platform == self.platform and (named or bool(self.channel and frozen))
 
     def _published(self, *, once: bool) -> RunImage | None:
         """The registry's image of the version tag; None where it has none.
@@ -256,6 +269,12 @@ def pull(images: Images, name: str) -> None:
 
 # The request of a user, and the service that it means.
 
+OPEN = "none"  # --api-key-file none: no key, on purpose
+GIVE_KEY = "give it a key: --api-key-file ~/.config/builder/api-key, which is made if it is missing"
+PROXY = "leave it on 127.0.0.1 and put a proxy that asks for a key in front of it"
+KEY_RULE = re.compile(r"(?!-)[!#-\[\]-~]+")
+"""A key: printable ASCII, so that it can stand in a header and in YAML between double quotes."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
@@ -269,6 +288,11 @@ class LaunchRequest:
     options: tuple[str, ...] = ()
     cpu: bool = False
     old: bool = False  # an image of another state of the recipe will do
+    card: str = "auto"  # the name of a card in ``cards/``
+    listen: str = HOST
+    key_file: str = ""
+    """The absolute path of the file with the API key; ``OPEN``; empty: not given."""
+    restart: str = RESTART
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +311,23 @@ class Launch:
         """The models directory as an absolute path; ~ is the user's home."""
         return self.settings.models_dir.expanduser().absolute()
 
+    @property
+    def key(self) -> KeyOption | None:
+        """How the server gets the key that the user wants; None: it asks for none."""
+        given = self.wanted.key_file not in {"", OPEN}
+        return families.ENGINES[self.run.recipe.family].key if given else None
+
+    @property
+    def key_copy(self) -> Path:
+        """The key as the engine reads it: a file for all users, in a directory of this one alone.
+
+        The user of the container is neither the owner of the key's file nor a root with
+        capabilities.
+        """
+        name = hashlib.sha256(self.wanted.key_file.encode()).hexdigest()[:12]
+        suffix = self.key.suffix if self.key else ""
+        return self.settings.state_dir.absolute() / "keys" / f"{name}{suffix}"
+
 
 def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: Log) -> Launch:
     """The launch of a preset or a recipe, with the options after ``--`` that name builder's own.
@@ -301,6 +342,7 @@ def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: L
     engine = catalog.engine(preset.recipe if preset else wanted.target)
     run = Run(entry.name if entry else engine.name, engine.recipe, preset)
     job = Launch(catalog, settings, log, wanted, run, entry)
+    _require_guarded(job)
     places = command.places_by_setting(preset, run.recipe)
     own = {*wanted.given, *(preset.files if preset else ())}
     given, context, options = dict(wanted.given), wanted.context, list[str]()
@@ -337,6 +379,104 @@ def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: L
     return replace(job, wanted=wanted, run=run)
 
 
+def _require_guarded(job: Launch) -> None:
+    """Raise ``UsageError`` for a server that other machines reach, and nobody has decided how."""
+    wanted, recipe = job.wanted, job.run.recipe
+    try:
+        guarded = wanted.key_file or ip_address(wanted.listen).is_loopback
+    except ValueError:
+        what = f"--listen {wanted.listen} is no IP address"
+        hint = "0.0.0.0 is every address of this machine; 127.0.0.1 and ::1 are this machine alone"
+        raise UsageError(what, hint=hint) from None
+    takes = families.ENGINES[recipe.family].key is not None
+    on_purpose = f"or open it on purpose: --api-key-file {OPEN}"
+    if not guarded:
+        what = f"--listen {wanted.listen} needs --api-key-file"
+        why = "everyone in that network could use the server"
+        if not takes:
+            why += f", and {recipe.name} reads no API key from a file"
+        raise UsageError(what, why, f"{GIVE_KEY if takes else PROXY}; {on_purpose}")
+    if wanted.key_file in {"", OPEN}:
+        return
+    if not takes:
+        what = f"the server of {recipe.name} reads no API key from a file"
+        raise UsageError(what, hint=f"{PROXY}; {on_purpose}")
+    key_of(Path(wanted.key_file))
+
+
+def key_of(file: Path) -> str:
+    """The API key in a file; empty where there is no such file.  Raises ``WorldError``."""
+    try:
+        key = file.read_text("ascii").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", "") or "it is no text"
+        hint = "name another file: --api-key-file FILE"
+        raise WorldError(f"cannot read the API key in {file}", why, hint) from error
+    if KEY_RULE.fullmatch(key):
+        return key
+    raise WorldError(
+        f"{file} has no API key",
+        "a key is one line of ASCII without blanks and quotes, and begins with no hyphen",
+        "remove the file, and a key is made; or name another one: --api-key-file FILE",
+    )
+
+
+def write_key(job: Launch) -> str:
+    """Make the user's file with a random key, if it is missing, and the copy for the engine.
+
+    The key; empty where the server asks for none.  Raises ``WorldError``.
+    """
+    if job.key is None:
+        return ""
+    file, copy = Path(job.wanted.key_file), job.key_copy
+    key = key_of(file)
+    try:
+        if not key:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            key = secrets.token_hex(32)
+            file.touch(0o600, exist_ok=False)
+            file.write_text(f"{key}\n", "ascii")
+            job.log(f"made an API key: {file}")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.parent.chmod(0o700)
+        text = job.key.text.format(key=key)
+        if not copy.is_file() or copy.read_text("ascii") != text:
+            with atomic_write(copy) as temporary:
+                temporary.write_text(text, "ascii")
+                temporary.chmod(0o444)
+    except OSError as error:
+        what = f"cannot write {error.filename or file}"
+        raise WorldError(
+            what, error.strerror or "", "name another file: --api-key-file FILE"
+        ) from error
+    return key
+
+
+def requested(job: Launch, image: str, files: Files) -> Service:
+    """The service of a run with these files, at the address and with the key that the user wants.
+
+    Raises like ``service``.
+    """
+    wanted = job.wanted
+    found = service(job.run, image, files, published=wanted.port)
+    found = replace(found, listen=wanted.listen, restart=wanted.restart)
+    if job.key is None:
+        return found
+    place, copy = f"{KEY}{job.key.suffix}", job.key_copy
+    words = (job.key.option, place)
+    option = ServiceOption(words, f"the server asks for the API key in {wanted.key_file}")
+    needs = f"Needs {copy}, which `builder run` and `builder export` make of {wanted.key_file}"
+    return replace(
+        found,
+        key_file=wanted.key_file,
+        arguments=(*found.arguments, option),
+        mounts=(*found.mounts, Mount(str(copy), place, file=True)),
+        missing=(*found.missing, *([] if copy.exists() else [needs])),
+    )
+
+
 def _file_of(value: str, directory: Path) -> Path | None:
     """A file of this machine by its path here, or by its path in the container's models."""
     inside = PurePosixPath(value)
@@ -368,7 +508,7 @@ def described(job: Launch) -> Service:
     directory = job.models_dir
     names = {place: _name_of(place, file, directory, job.log) for place, file in others.items()}
     files = joined(given_files(job.wanted.given), mounted(others, str(directory), names))
-    found = service(job.run, image.name, files, published=job.wanted.port)
+    found = requested(job, image.name, files)
     missing = (f"{image.what}: {image.hint}",) if image.what else ()
     return replace(found, local=image.local, incomplete=(*missing, *files.incomplete))
 

@@ -2,190 +2,53 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import os
 import shutil
 import socket
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import Literal
-from uuid import uuid4
 
 from builder.build.record import newest_good
-from builder.checks.server import NotServingError, Server, ServerClient
 from builder.core import sizes
-from builder.core.errors import BuilderError, BusyError, FitError, UntriedError, WorldError
+from builder.core.errors import (
+    BuilderError,
+    BusyError,
+    FitError,
+    RecipeError,
+    UntriedError,
+    UsageError,
+    WorldError,
+)
 from builder.core.files import too_full
 from builder.core.log import Log, duration
-from builder.core.parallel import lines_of
 from builder.core.settings import Settings
-from builder.docker import buildx, containers, gpus
+from builder.docker import buildx, gpus
 from builder.docker import engine as docker
-from builder.docker.containers import TOOLKIT, Container
+from builder.docker.containers import TOOLKIT
 from builder.engines import families
-from builder.engines.layout import LABEL_KEY
 from builder.engines.servers import API_FLAVORS, ApiFlavor
-from builder.presets import cards, choose, command, exports
+from builder.presets import cards, choose, command, servers
 from builder.presets.cards import Machine
 from builder.presets.choose import AUTO, Question, driver_on, no_image, tried
-from builder.presets.images import Images, Launch, RunImage, pull
+from builder.presets.images import (
+    Images,
+    Launch,
+    RunImage,
+    prepared,
+    pull,
+    requested,
+    write_key,
+)
 from builder.presets.models import RESERVE, Located, Missing, Progress, download, located
-from builder.presets.service import HOST, Run, Service, service
+from builder.presets.servers import Found
+from builder.presets.service import Run, Service
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from simulator import gguf
-
-# A service started in the engine: followed until it is healthy, removed where it fails.
-
-LABEL_RUN = "builder.run"  # the label of a container: the identity of its run
-LABEL_START = "builder.start"
-"""The label of a container: the process that started it, by a name that no other has."""
-ENDED = {"exited", "dead"}
-HINTS = {
-    containers.NO_GPU_DRIVER: containers.TOOLKIT,
-    "port is already allocated": "choose another one: --port N",  # moby, portallocator
-    "address already in use": "choose another one: --port N",
-    "is already in use by container": "another `builder run` started it at the same time",
-}  # the next step, by a part of Docker's message
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A container of that name."""
-
-    container: str
-    status: str
-    run: str  # the identity of the run that started it; empty where builder did not start it
-    port: int | None
-    started_by: str
-    image: str = ""
-    key: str = ""  # the build key of its image, by its label
-
-    @property
-    def running(self) -> bool:
-        """Whether it runs."""
-        return self.status == "running"
-
-    @property
-    def removable(self) -> bool:
-        """Whether it is of an earlier run that has ended."""
-        return self.status in ENDED and bool(self.run)
-
-
-def existing(name: str) -> Found | None:
-    """The container of that name; None where there is none."""
-    done = docker.call("container", "inspect", "--format={{json .}}", name)
-    if done.returncode != 0:
-        return None
-    found = json.loads(done.stdout)
-    labels = found["Config"].get("Labels") or {}
-    bindings = (found["HostConfig"].get("PortBindings") or {}).values()
-    ports = [each["HostPort"] for binding in bindings for each in binding or ()]
-    return Found(
-        container=found["Id"],
-        status=found["State"]["Status"],
-        run=labels.get(LABEL_RUN, ""),
-        port=next((int(each) for each in ports if each), None),
-        started_by=labels.get(LABEL_START, ""),
-        image=found["Config"]["Image"],
-        key=labels.get(LABEL_KEY, ""),
-    )
-
-
-def identity(service: Service) -> str:
-    """sha256 (hex) over all that decides how a service is started, apart from its port."""
-    words = exports.words(replace(service, restart=None, published=0))
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
-
-
-def start_service(
-    service: Service, flavor: ApiFlavor, seconds: float, log: Log, hint: str = ""
-) -> float:
-    """Start a service, and show its log until its health page answers; the seconds that it took.
-
-    It then runs on.
-    """
-    name, token = service.name, uuid4().hex
-    found = existing(name)
-    if found is not None and not found.removable:
-        stop = f"stop it: docker rm --force {name}"
-        raise BusyError(f"there is a container {name} already", hint=stop)
-    if found is not None:
-        containers.remove(found.container)  # not by its name, which another process may take
-    try:
-        _run(service, token)
-        hint = "; ".join(filter(None, ("the container is removed", hint)))
-        return wait_until_healthy(service, flavor, seconds, log, hint)
-    except BaseException:  # also an interrupt
-        found = existing(name)
-        if found is not None and found.started_by == token:
-            containers.remove(found.container)
-        raise
-
-
-def _run(service: Service, token: str) -> None:
-    run, *words = exports.words(replace(service, restart=None))
-    labels = (f"--label={LABEL_RUN}={identity(service)}", f"--label={LABEL_START}={token}")
-    done = docker.call(run, *labels, *words)
-    if done.returncode != 0:
-        known = (hint for text, hint in HINTS.items() if text in done.stderr)
-        why = containers.reason_of(done.stderr)
-        raise UntriedError("Docker cannot start the container", why, next(known, ""))
-
-
-def wait_until_healthy(
-    service: Service,
-    flavor: ApiFlavor,
-    seconds: float,
-    log: Log,
-    hint: str = "",
-    *,
-    lines: Literal["all", "0"] = "all",
-) -> float:
-    """Show the log of a service's container until its health page answers; the seconds it took.
-
-    ``lines``: of the log so far.
-    """
-    container = Container(service.name)
-    server = Server(container, ServerClient(service.url), replace(flavor, health=service.health))
-    with _followed(service.name, log, lines):
-        try:
-            return server.wait(seconds)
-        except NotServingError as error:
-            raise UntriedError(f"{service.name} does not serve", str(error), hint) from error
-
-
-@contextmanager
-def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
-    follow = ("logs", "--follow", f"--tail={lines}", name)
-    with (
-        docker.stream(*follow, stderr=subprocess.STDOUT) as process,
-        ThreadPoolExecutor(1) as reader,
-    ):
-        shown = reader.submit(_pass_on, lines_of(process), log)
-        try:
-            yield
-        finally:
-            process.terminate()
-    if lines == "all":  # a server can answer before the client has its first line
-        with docker.stream("logs", name, stderr=subprocess.STDOUT) as process:
-            _pass_on(islice(lines_of(process), shown.result(), None), log)
-
-
-def _pass_on(lines: Iterable[str], log: Log) -> int:
-    passed = 0
-    for line in lines:
-        log(f"  {line.rstrip()}")
-        passed += 1
-    return passed
-
 
 # All faults that prevent a run on this machine, the GPU's first.
 
@@ -200,7 +63,7 @@ BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and buil
 NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 
 
-def require(name: str, faults: Sequence[BuilderError]) -> None:
+def require(name: str, faults: Sequence[BuilderError], what: str = "cannot run here") -> None:
     """Raise ``WorldError`` with all faults, each with its next step, if there are any."""
     if faults:
         texts = [
@@ -208,7 +71,7 @@ def require(name: str, faults: Sequence[BuilderError]) -> None:
             + (f"\n  -> {each.hint}" if each.hint else "")
             for each in faults
         ]
-        raise WorldError(f"{name} cannot run here", "\n".join(texts))
+        raise WorldError(f"{name} {what}", "\n".join(texts))
 
 
 def question_of(job: Launch) -> Question:
@@ -314,14 +177,21 @@ def file_faults(found: Located, target: str) -> Iterator[BuilderError]:
 
 
 def port_faults(service: Service) -> Iterator[BuilderError]:
-    """Whether another program has the port."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    """Whether another program has the port, or the machine lacks the address."""
+    family = socket.AF_INET6 if ":" in service.listen else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, service.published))
+            probe.bind((service.listen, service.published))
         except OSError as error:
-            what = f"port {service.published} of {HOST} cannot be used"
-            yield WorldError(what, error.strerror or "", "choose another one: --port N")
+            what = f"port {service.published} of {service.listen} cannot be used"
+            why, hint = error.strerror or "", "choose another one: --port N"
+            if error.errno == errno.EADDRNOTAVAIL:
+                hint = "name an address of this machine: --listen ADDRESS"
+            for each in servers.all_servers():
+                if each.running and each.port == service.published:
+                    why, hint = f"{each.name} has it", f"{each.stop}; or {hint}"
+            yield WorldError(what, why, hint)
 
 
 def refusal(job: Launch, card: str) -> FitError | None:
@@ -378,6 +248,11 @@ class Running:
     flavor: ApiFlavor
     seconds: float | None = None  # until it was healthy; None where it ran already
 
+    @property
+    def has_page(self) -> bool:
+        """Whether its engine has a web page."""
+        return servers.has_page(self.service)
+
 
 def launch(
     job: Launch,
@@ -387,8 +262,11 @@ def launch(
     build: Callable[[str], object],
     progress: Progress,
     agrees: Callable[[Sequence[str]], bool],
+    replaces: Found | None = None,
 ) -> Running:
     """Check this machine, start the server, and wait until it is healthy.
+
+    A server that it ``replaces`` ends when all else is ready, and runs on if the new one fails.
 
     If nothing else stands in the way, and the user ``agrees`` to a list of the steps, ``build``
     builds and checks the image of a recipe, or it is pulled, and the models are downloaded.  Raises
@@ -403,19 +281,22 @@ def launch(
     files = located(run, job.models_dir, job.wanted.given)
     flavor = _flavor_of(run)
     cdi = not run.cpu and not engine and not docker.engine().has_nvidia_runtime
+    name = replaces.name if replaces else "" if engine else servers.name_of(job)
 
     def described() -> Service:
         # A missing model gets a path, so that the other faults are reported, too.
         places = {**files.files.places, **{place: f"/{place}" for place in files.lacking}}
         own = replace(files.files, places=places)
-        found = service(run, image.name, own, published=job.wanted.port)
-        return replace(found, devices=devices, cdi=cdi)
+        found = requested(job, image.name, own)
+        return replace(found, name=name or found.name, devices=devices, cdi=cdi)
 
     lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
     ready = described()
-    there = existing(ready.name) if not engine else None
+    there = servers.existing(ready.name) if not engine else None
     errors: list[BuilderError] = []
-    if there is None or there.removable:
+    if replaces:
+        pass  # it has the name, and the port
+    elif there is None or there.removable:
         faults += port_faults(ready)
     else:
         try:
@@ -423,8 +304,7 @@ def launch(
         except BusyError as error:
             errors.append(error)
         if not (errors or faults or lacking or files.unusable):
-            stop = f"stop it: docker rm --force {ready.name}"
-            wait_until_healthy(ready, flavor, seconds, job.log, stop, lines="0")
+            servers.wait_until_healthy(ready, flavor, seconds, job.log, there.stop, lines="0")
             return Running(ready, flavor)
     errors += too_full(_space(job, image, files)) if not engine else ()
     fetchable = all(each.fetches for each in files.missing) and not files.unusable
@@ -443,9 +323,86 @@ def launch(
     faults += file_faults(files, target)
     require(run.name, faults)
     job.log(f"starting {image.name}")
+    key = write_key(job)
     about = f"show {job.entry.name}" if job.entry else f"recipe explain {run.recipe.name}"
     hint = f"`builder {about}` has its known problems"
-    return Running(ready, flavor, start_service(ready, flavor, seconds, job.log, hint))
+    with servers.set_aside(replaces):
+        labels = servers.labels_of(job)
+        took = servers.start_service(ready, flavor, seconds, job.log, hint, labels=labels, key=key)
+    return Running(ready, flavor, took)
+
+
+def obtain(
+    job: Launch,
+    *,
+    build: Callable[[str], object],
+    progress: Progress,
+    agrees: Callable[[Sequence[str]], bool],
+) -> None:
+    """Build or pull the image of a run and download its models, and start nothing.
+
+    Raises like ``launch``.
+    """
+    faults = [*engine_faults(cpu=True)]
+    images = Images(job.catalog, job.run.recipe, job.settings, job.log)
+    image = _image(images, old=job.wanted.old)
+    files = located(job.run, job.models_dir, job.wanted.given)
+    errors = [*too_full(_space(job, image, files))] if not faults else []
+    lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
+    fetchable = all(each.fetches for each in files.missing) and not files.unusable
+    if not (faults or errors) and fetchable and (not image.what or image.builds):
+        if not lacking:
+            job.log(f"{image.name} and its models are here")
+        elif agrees(lacking):
+            _obtained(images, image, build)
+            fetched(job, files.missing, progress)
+        return
+    faults += [*errors, *image_faults(image, job.wanted.target)]
+    require(job.run.name, [*faults, *file_faults(files, job.wanted.target)], "cannot be had here")
+
+
+# Servers that are older than the recipes and presets of this checkout.
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """A server, and how the same request would start it now."""
+
+    server: Found
+    why: str  # empty: it is up to date
+    job: Launch | None = None  # None: it cannot be started anew
+
+    def steps(self) -> list[str]:
+        """What has to be done before it starts anew.  Raises ``WorldError``."""
+        if self.job is None:
+            return []
+        images = Images(self.job.catalog, self.job.run.recipe, self.job.settings, self.job.log)
+        return [*_to_obtain(self.job, images, _image(images, old=False))]
+
+
+def compared(catalog: Catalog, settings: Settings, log: Log, server: Found) -> Outdated:
+    """Whether a server is older than its recipe and its preset here.
+
+    For an image of a channel the registry is asked.
+    """
+    wanted = server.request
+    if wanted is None:
+        return Outdated(server, "not known: an older version of builder started it")
+    try:
+        job = prepared(catalog, wanted, settings, log)
+        images = Images(catalog, job.run.recipe, settings, log)
+        if images.channel:
+            newest = _image(images, old=False).key
+            old = bool(newest) and newest != server.key
+        else:
+            old = server.recipe_key not in images.keys
+        if old:
+            return Outdated(server, "its image is older than its recipe", job)
+        if servers.settings_of(job) != server.labels.get(servers.LABEL_SETTINGS):
+            return Outdated(server, "its preset has changed", job)
+    except (RecipeError, UsageError) as error:
+        return Outdated(server, f"{error.what}, so it cannot be started anew")
+    return Outdated(server, "", job)
 
 
 def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError]]:
@@ -535,7 +492,7 @@ def running_already(service: Service, there: Found, port: int | None, image: Run
     """The service of a container that runs, at its own port; ``port`` is the requested one."""
     if not there.running:
         why = f"it is {there.status}"
-    elif there.run != identity(service):
+    elif there.run != servers.identity(service):
         why = "it has other options" if there.run else "`builder run` did not start it"
         if there.run and there.image != service.image:
             why = f"it runs the image {there.image}, and not {service.image}"
@@ -550,7 +507,7 @@ def running_already(service: Service, there: Found, port: int | None, image: Run
     raise BusyError(
         f"the container {service.name} {'runs' if there.running else 'exists'} already",
         why,
-        f"stop it first: docker rm --force {service.name}",
+        there.stop,
     )
 
 

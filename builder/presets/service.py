@@ -24,10 +24,13 @@ from builder.recipes.schema import Recipe
 from simulator.gguf import PART as SPLIT
 from simulator.gguf import parts_of
 
-HOST = "127.0.0.1"  # the address that a service is published on: an engine asks for no password
+HOST = "127.0.0.1"
+"""The address that a service is published on, where the user names no other."""
+KEY = "/run/api-key"  # the file of the API key in a container, less its suffix
 LOADING = 900  # seconds to load the weights of a model
-RESTART = "on-failure:3"
-"""A container without a usable GPU ends with 78 at once: no policy without a limit stops that."""
+RESTART = "unless-stopped"
+"""It starts again after a reboot; the pause between two starts doubles, up to a minute (Docker,
+"Start containers automatically")."""
 IN_RAM = ("--mlock", "--n-cpu-moe", "--cpu-moe", "--override-tensor", "--cpu-offload-gb")
 """Options that keep weights in the machine's memory; how many is not computed: all count."""
 STOP = 30  # seconds between SIGTERM and SIGKILL: the answers under way come to their end
@@ -117,6 +120,10 @@ class Service:
     user: int | None = None
     """Number of its user; None: the user of a published base, which may be root."""
     restart: str | None = RESTART
+    listen: str = HOST
+    """The address of this machine that its port is published on."""
+    key_file: str = ""
+    """The user's file with the API key that it asks for; empty: it asks for none."""
     loading: int = LOADING
     notes: tuple[str, ...] = ()
     slower: tuple[str, ...] = ()
@@ -140,9 +147,20 @@ class Service:
         return [LAYOUT.healthcheck, str(self.port), self.health.removeprefix("/")]
 
     @property
+    def publish(self) -> str:
+        """The value of ``docker run --publish``."""
+        return f"{in_url(self.listen)}:{self.published}:{self.port}"
+
+    @property
     def url(self) -> str:
-        """The address of the server on the host."""
-        return f"http://{HOST}:{self.published}"
+        """The address of the server for programs of this machine."""
+        own = {"0.0.0.0": HOST, "::": "::1"}.get(self.listen, self.listen)  # noqa: S104
+        return f"http://{in_url(own)}:{self.published}"
+
+
+def in_url(address: str) -> str:
+    """An IP address as URLs and ``--publish`` have it: IPv6 in brackets."""
+    return f"[{address}]" if ":" in address else address
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +191,9 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     for name in command.addresses(run.options):
         raise RecipeError(
             f"{name} cannot be given after --",
-            f"the server's port {port} is published on {HOST}, and its health page is asked there",
-            f"leave it out; --port N of builder chooses the port of {HOST}. For another address, a "
-            "path or TLS, put a proxy before the server",
+            f"the server's port {port} is published by Docker, and its health page is asked there",
+            "leave it out: --listen ADDRESS and --port N of builder choose the address of this "
+            "machine. For a path or TLS, put a proxy before the server",
         )
     preset = run.preset
     context = run.context or (preset.serve.context if preset else None)

@@ -1,0 +1,229 @@
+"""The life of a server: ``ps``, ``logs``, ``stop``, ``rm``, ``update``, ``pull``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli import options
+from builder.cli.options import catalog_at, flag, option, user_settings
+from builder.cli.run import Target, agreed, build_image, download_bars, print_started, wanted
+from builder.cli.terminal import line, log, print_json, table
+from builder.core.errors import Interrupted, UsageError
+from builder.core.farm import farm_root
+from builder.core.log import duration
+
+if TYPE_CHECKING:
+    from builder.presets.run import Outdated
+    from builder.presets.servers import Found
+
+ServerName = Annotated[
+    str,
+    options.argument(
+        "NAME", "The preset, the recipe or the container of a server, or its beginning."
+    ),
+]
+Servers = Annotated[
+    list[str] | None, options.argument("NAME", "Servers. Default: all of this checkout.")
+]
+SECONDS = 900  # until a server is healthy
+DAY = 86_400  # seconds
+
+
+def ps(*, catalog: options.CatalogOption = None, as_json: options.JsonOption = False) -> None:
+    """List the servers that `builder run` started: address, health, and whether they are outdated.
+
+    A server that another checkout started has its path in the last column.
+    """
+    from builder.presets.servers import LABEL_CATALOG, all_servers
+
+    root = str(farm_root(catalog).resolve())
+    found = all_servers()
+    own = {each.server.name: each.why for each in _compared(catalog, found)}
+    rows = [
+        {
+            "server": each.title,
+            "image": each.version,
+            "address": each.address,
+            "state": each.state,
+            "since": each.since,
+            "note": own.get(each.name, f"of {each.labels.get(LABEL_CATALOG, 'another checkout')}"),
+        }
+        for each in found
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        log("no servers: `builder run PRESET` starts one")
+    cells = [[*({**row, "since": _ago(row["since"])}).values()] for row in rows]
+    table(["server", "image", "address", "state", "for", ""], cells, wraps="")
+    if any(own.values()):
+        log(f"`builder update` starts what is outdated anew ({root})")
+
+
+def _ago(time: str) -> str:
+    try:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+    except ValueError:
+        return ""
+    if seconds >= DAY:
+        return f"{seconds / DAY:.0f} days"
+    return f"{seconds / 3600:.0f} h" if seconds >= 3600 else duration(seconds)
+
+
+def _compared(catalog: Path | None, servers: list[Found]) -> Iterator[Outdated]:
+    """The servers of this checkout, compared with its recipes and presets."""
+    from builder.presets.run import compared
+    from builder.presets.servers import LABEL_CATALOG
+
+    recipes, loaded = catalog_at(catalog), user_settings()
+    for each in servers:
+        if each.labels.get(LABEL_CATALOG) == str(recipes.root.resolve()):
+            yield compared(recipes, loaded, log, each)
+
+
+def _named(catalog: Path | None, *names: str) -> list[Found]:
+    from builder.presets.servers import all_servers, named
+
+    found, root = all_servers(), farm_root(catalog).resolve()
+    return [named(name, found, root) for name in names]
+
+
+def logs(
+    name: ServerName,
+    *,
+    follow: bool = flag("--follow -f", "Go on until Ctrl-C."),
+    tail: str = option("--tail N|all", "Number of the last lines.", "100"),
+    catalog: options.CatalogOption = None,
+) -> None:
+    """Print the log of a server, without its API key."""
+    from builder.presets.servers import log_lines
+
+    if tail != "all" and not tail.isdecimal():
+        raise typer.BadParameter(f"{tail} is neither a number nor all", param_hint="--tail")
+    (found,) = _named(catalog, name)
+    with suppress(Interrupted):  # how a person ends --follow
+        for each in log_lines(found, tail, follow=follow):
+            line(each)
+
+
+def stop(
+    names: Servers = None,
+    *,
+    every: bool = flag("--all", "All servers of this checkout."),
+    catalog: options.CatalogOption = None,
+) -> None:
+    """Stop servers; their containers and logs stay.
+
+    A stopped server stays stopped after a reboot. `builder run` starts it anew.
+    """
+    from builder.presets import servers
+
+    for each in _chosen(catalog, names, every=every):
+        servers.stop(each)
+        log(f"stopped {each.title}")
+
+
+def rm(
+    names: Servers = None,
+    *,
+    every: bool = flag("--all", "All servers of this checkout."),
+    catalog: options.CatalogOption = None,
+) -> None:
+    """Stop servers and remove their containers, with their logs; models and images stay."""
+    from builder.docker import containers
+    from builder.presets import servers
+
+    for each in _chosen(catalog, names, every=every):
+        servers.stop(each)
+        containers.remove(each.container)
+        log(f"removed {each.title}")
+
+
+def _chosen(catalog: Path | None, names: list[str] | None, *, every: bool) -> list[Found]:
+    from builder.presets.servers import LABEL_CATALOG, all_servers
+
+    if bool(names) == every:
+        raise UsageError("name servers, or give --all", hint="`builder ps` lists them")
+    root = str(farm_root(catalog).resolve())
+    own = [each for each in all_servers() if each.labels.get(LABEL_CATALOG) == root]
+    return own if every else _named(catalog, *names or ())
+
+
+def update(
+    names: Servers = None,
+    *,
+    dry_run: options.DryRunOption = False,
+    yes: bool = flag("--yes -y", "Build, pull and start without asking."),
+    catalog: options.CatalogOption = None,
+) -> None:
+    """Start servers anew whose recipe or preset has changed, for example by `git pull`.
+
+    Their images are built or pulled first; then each is started with the options that it was
+    started with. If a new server fails, the old one runs on. Of a stopped server only the image is
+    built or pulled.
+    """
+    from builder.presets.run import launch, obtain
+    from builder.presets.servers import all_servers
+
+    found = _named(catalog, *names) if names else all_servers()
+    compared, steps = [*_compared(catalog, found)], list[str]()
+    for each in compared:
+        server, why = each.server, each.why or "up to date"
+        if not each.why or each.job is None:
+            log(f"{server.title}: {why}")
+            continue
+        steps += each.steps()
+        anew = "start it anew" if server.running else "it is stopped, and stays so"
+        steps.append(f"{server.title}: {why}: {anew}")
+    if dry_run:
+        log("\n  ".join(["This machine would have to", *steps]) if steps else "nothing to do")
+        return
+    if not steps or not agreed(list(dict.fromkeys(steps)), yes=yes):
+        return
+    build = partial(build_image, catalog)
+    for each in compared:
+        if not each.why or each.job is None:
+            continue
+        with download_bars() as bars:
+            if each.server.running:
+                card = each.job.wanted.card
+                print_started(
+                    launch(
+                        each.job,
+                        card,
+                        SECONDS,
+                        build=build,
+                        progress=bars,
+                        agrees=bool,
+                        replaces=each.server,
+                    )
+                )
+            else:
+                obtain(each.job, build=build, progress=bars, agrees=bool)
+
+
+def pull(target: Target, *, catalog: options.CatalogOption = None) -> None:
+    """Get the image and the models of a preset, and start nothing.
+
+    A published image is pulled; any other one is built. An interrupted download continues.
+    """
+    from builder.presets.choose import resolved
+    from builder.presets.images import prepared
+    from builder.presets.run import obtain
+
+    recipes, loaded = catalog_at(catalog), user_settings()
+    found, context = resolved(recipes, target, loaded.state_dir, log)
+    request = replace(wanted(found, None, None, None, None, None, None), context=context)
+    job = prepared(recipes, request, loaded, log)
+    with download_bars() as progress:
+        build, agrees = partial(build_image, catalog), partial(agreed, yes=True)
+        obtain(job, build=build, progress=progress, agrees=agrees)
