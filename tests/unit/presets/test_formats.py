@@ -10,7 +10,7 @@ import pytest
 from builder.cli.run import Format
 from builder.presets.exports import FORMATS
 from support.environment import REPOSITORY
-from support.services import BASE, OPEN, SERVICES
+from support.services import BASE, KEYED, OPEN, SERVICES
 
 PAGE = REPOSITORY / "docs" / "run.md"
 
@@ -22,7 +22,7 @@ def test_a_format_is_written_by_its_function(name: str) -> None:
         assert files
         assert all(files.values())
         assert not [text for text in files.values() if OPEN.search(text)]
-        assert FORMATS[name].usage.format(name=service.name)
+        assert FORMATS[name].usage(service)
 
 
 def commented(text: str) -> list[str]:
@@ -33,6 +33,7 @@ def commented(text: str) -> list[str]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_comment_is_a_short_line_and_a_command_has_a_line_of_its_own(name: str) -> None:
     programs = r"hf download|docker (?:rm|save|run)|podman load|systemctl|loginctl|sudo|kubectl"
+    programs += "|curl|llama-swap --config"
     for service in SERVICES.values():
         texts = FORMATS[name].files(replace(service, local=True)).values()
         lines = [line for text in texts for line in commented(text)]
@@ -52,6 +53,31 @@ def test_a_file_names_what_the_machine_must_have(name: str) -> None:
     assert gpu in needs
     assert "   hf download a" in commented(text)
     assert "NVIDIA" not in next(iter(FORMATS[name].files(replace(service, cards=0)).values()))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_comments_say_who_reaches_the_server_and_the_key_that_it_asks_for(name: str) -> None:
+    own = {"kubernetes": "The cluster alone", "helm": "The cluster alone"}
+    for service, reaches, key in (
+        (BASE, own.get(name, "This machine alone"), "no key"),
+        (KEYED, "The network", "the key in /home/me/the key"),
+        (replace(KEYED, listen="::", key_file=""), "The network", "no key"),
+        (replace(BASE, listen="192.168.1.2"), "The network", "no key"),
+    ):
+        text = "".join(FORMATS[name].files(service).values())
+        said = " ".join(commented(text))
+        if name == "llama-swap":  # it reaches the container itself
+            listen = {"::": "[::]"}.get(service.listen, service.listen)
+            assert f"llama-swap --config config.yaml --listen {listen}:8081" in said
+            assert "--publish=127.0.0.1:${PORT}:8080" in text
+            assert ("passes the key in /home/me/the key on" in said) is bool(service.key_file)
+            continue
+        assert f"{reaches} reaches it; it asks for {key}." in said
+        if name in {"kubernetes", "helm"}:
+            assert ("type: LoadBalancer" in text) is (reaches == "The network")
+            continue
+        bearer = "Authorization: Bearer $(cat '/home/me/the key')"
+        assert (f'curl -H "{bearer}" http://127.0.0.1:8081/v1/models' in said) is (service == KEYED)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -13,7 +13,7 @@ import yaml
 
 from builder.presets import exports
 from builder.presets.service import Service, ServiceOption
-from support.services import BASE, SERVICES
+from support.services import BASE, KEYED, SERVICES
 
 
 def files(service: Service) -> dict[str, str]:
@@ -57,6 +57,17 @@ def test_the_memory_of_the_source_is_divided_among_the_cards() -> None:
     assert "gpumem" not in exports.kubernetes(replace(BASE, memory=8 << 30, cards=0))
     text = exports.kubernetes(replace(BASE, memory=8 << 30))
     assert "# nvidia.com/gpumem: 8192\n" in text
+
+
+def test_the_secret_with_the_key_is_a_value() -> None:
+    found = files(KEYED)
+    given = yaml.safe_load(found["values.yaml"])
+    jsonschema.validate(given, json.loads(found["values.schema.json"]))
+    assert given["apiKeySecret"] == "builder-a-api-key"
+    assert [each["mountPath"] for each in given["mounts"]] == ["/models"]
+    assert given["service"]["type"] == "LoadBalancer"
+    assert "secretName: {{ quote .Values.apiKeySecret }}" in found["templates/deployment.yaml"]
+    assert "apiKeySecret" not in values(BASE)
 
 
 def test_a_placeholder_behind_a_brace_is_no_other_expression() -> None:

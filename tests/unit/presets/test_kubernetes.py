@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from builder.presets import exports
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
-from support.services import BASE, HOSTILE, SERVICES, services
+from support.services import BASE, HOSTILE, KEYED, SERVICES, services
 from support.shipped import PRESETS
 
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
@@ -126,6 +126,24 @@ def test_what_the_container_needs_is_valid() -> None:
     assert "limits" not in container["resources"]
     endless = container_of(replace(BASE, container=ContainerOptions(ipc="host")))
     assert endless["pod"]["volumes"][0]["emptyDir"] == {"medium": "Memory"}
+
+
+def test_the_key_is_in_a_secret_and_the_service_is_for_the_lan() -> None:
+    container = container_of(KEYED)
+    models, key = container["volumeMounts"]
+    assert models["mountPath"] == "/models"
+    name = "builder-a-api-key"
+    path = "/run/api-key.yaml"
+    assert key == {"name": "api-key", "mountPath": path, "subPath": path[5:], "readOnly": True}
+    assert container["pod"]["volumes"][1] == {"name": "api-key", "secret": {"secretName": name}}
+    text = exports.kubernetes(KEYED)
+    assert text.count("/state/keys") == 1
+    make = f"kubectl create secret generic {name} --from-file=api-key.yaml=/state/keys/1.yaml"
+    assert f"#   {make}\n" in text
+    ports = yaml.safe_load(text.partition("---")[2])["spec"]
+    assert ports["type"] == "LoadBalancer"
+    only = container_of(replace(KEYED, mounts=KEYED.mounts[1:]))
+    assert [each["name"] for each in only["volumeMounts"]] == ["api-key"]
 
 
 def test_an_image_that_no_registry_has_is_never_pulled() -> None:
