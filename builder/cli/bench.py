@@ -1,4 +1,4 @@
-"""``builder bench`` and ``builder receipts``."""
+"""``builder bench``, the comparison of two of its results, and ``builder receipts``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from builder.publish.remote_image import RemoteImage
 
 
-def bench(
+def run_benchmark(
     target: str = argument(
-        "RECIPE|IMAGE|URL|FILE.json",
-        "A recipe, whose image is measured; an image that was built from a recipe; the URL of a "
-        "server with OpenAI's API (http://host:8000); or a result that --json saved, to show it.",
+        "RECIPE|IMAGE|URL",
+        "A recipe, whose image is measured; an image that was built from a recipe; or the URL of "
+        "a server with OpenAI's API (http://host:8000).",
         autocompletion=options.recipes,
     ),
     flags: list[str] | None = argument(
@@ -37,11 +37,6 @@ def bench(
     model: Path | None = file_option("--model", "GGUF file that the image serves."),
     draft: Path | None = file_option("--draft", "Draft model for speculative decoding."),
     cpu: bool = flag("--cpu", "Measure on the CPU, although Docker offers a GPU."),
-    against: Path | None = file_option(
-        "--against",
-        "Compare with this result of `bench --json`: the ratio with its 95 % confidence interval, "
-        "and all other differences.",
-    ),
     context: str = option(
         "--context TOKENS[,...]",
         "Context size, or a list of sizes to measure: 32K,64K,128K; K is 1024.",
@@ -91,27 +86,19 @@ def bench(
     The defaults are the settings of published benchmarks: 2 warm-ups and 10 runs of one prompt,
     2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
     are used. The API key for a server is read from OPENAI_API_KEY.
-
-    `builder bench new.json --against old.json` compares two saved results: how much faster is the
-    new one? The exit code is 4 if the GPU, the model or the prompt differ: the engines cannot be
-    compared then.
+    `builder compare FIRST.json SECOND.json` compares two results of --json.
     """
     from builder.checks.speed import RunSettings
     from builder.measure import bench
 
-    saved, url = target.endswith(".json"), target.startswith(("http://", "https://"))
-    if (saved or url) and (model or draft or flags or cpu or receipt):
+    url = target.startswith(("http://", "https://"))
+    if url and (model or draft or flags or cpu or receipt):
         what = "--model, --draft, --cpu, --receipt and flags are for a recipe or an image"
         raise typer.BadParameter(f"{what}, not for {target}")
     _require_file(receipt, by)
-    if against and as_json and not saved:
-        raise typer.BadParameter("--json saves a result: compare it with --against afterwards")
-    before = _load(against) if against else None
     given = RunSettings() if prompt is None else RunSettings(prompt=_text(prompt))
     settings = RunSettings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
-    if saved:
-        found = _load(Path(target))
-    elif url:
+    if url:
         found = bench.of_url(target, name, os.environ.get("OPENAI_API_KEY", ""), settings, log)
     else:
         sizes = options.contexts(context)
@@ -120,12 +107,12 @@ def bench(
             bench.require_receipt(chosen, by)  # before the first run
             chosen = replace(chosen, verbose=True)
         found = bench.of_image(chosen, sizes, settings, fill, log, cpu=cpu)
-    if before is None or not saved:
-        _print(found, as_json=as_json)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        print_benchmark(found)
     if receipt is not None:
         _write_receipt(bench.of_benchmark(found, by), receipt)
-    if before:
-        _compare(before, found, as_json=as_json)
 
 
 def _require_file(receipt: Path | None, by: str | None) -> None:
@@ -182,19 +169,23 @@ def _load(file: Path) -> Benchmark:
         raise WorldError(f"{file} is not a saved benchmark", str(error), hint) from error
 
 
-def _compare(before: Benchmark, after: Benchmark, *, as_json: bool) -> None:
-    """Print a comparison; raises ``WorldError`` where it does not compare the engines."""
-    from builder.measure.bench import compare
+def compare(first: Path, second: Path, *, as_json: bool) -> None:
+    """Print how much faster the second of two saved benchmarks is, for each size of the context.
 
+    Raises ``WorldError`` if something else decides the speed: the GPU, the model or the prompt.
+    """
+    from builder.measure.bench import compare as compared
+
+    before, after = _load(first), _load(second)
     try:
-        found = compare(before, after)
+        found = compared(before, after)
     except ValueError as error:
         raise WorldError("the benchmarks cannot be compared", str(error)) from error
     if as_json:
         print_json(asdict(found))
     else:
-        header = ("context", "before t/s", "after t/s", "ratio", "95 %", "")
-        table(header, [_compared(row) for row in found.rows])
+        header = ("context", "first t/s", "second t/s", "ratio", "95 %", "")
+        table(header, [_row_of(row) for row in found.rows])
         for each in found.differences:
             weight = "DIFFERS" if each.decisive else "differs"
             line(f"{weight}: {each.what}: {each.first} | {each.second}")
@@ -206,19 +197,16 @@ def _compare(before: Benchmark, after: Benchmark, *, as_json: bool) -> None:
         )
 
 
-def _compared(row: ComparedPoint) -> tuple[str, ...]:
+def _row_of(row: ComparedPoint) -> tuple[str, ...]:
     low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
     speeds = (f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}")
     return str(row.context or ""), *speeds, low_high, row.verdict
 
 
-def _print(found: Benchmark, *, as_json: bool) -> None:
+def print_benchmark(found: Benchmark) -> None:
     """Print each run of a benchmark, and their statistics."""
     from builder.checks import series
 
-    if as_json:
-        print_json(found.as_json())
-        return
     header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
     for point in found.points:
         title = "" if point.context is None else f"context of {point.context} tokens"
@@ -253,10 +241,10 @@ def _row(name: str, run: Generation) -> tuple[str, ...]:
 
 HEADER = ("recipe", "card", "tokens/s", "context", "runs", "model", "measured", "by", "receipt")
 
-group = typer.Typer()
+group_receipts = typer.Typer()
 
 
-@group.callback(invoke_without_command=True)
+@group_receipts.callback(invoke_without_command=True)
 def receipts(
     context: typer.Context,
     catalog: options.CatalogOption = None,
@@ -284,7 +272,7 @@ def receipts(
     found.require_valid()
 
 
-@group.command()
+@group_receipts.command()
 def add(
     file: Path = argument(
         "FILE.json",

@@ -50,7 +50,7 @@ KEYED = replace(
 OPEN = re.compile(
     r"""(?<![\w-])(?:-p|--publish)[= ]+(?!["']?127\.0\.0\.1:)["']?"""
     r"""(?:[\d.{[$][^\s:]*:[^\s]*|\d+(?![\w/]))"""
-    r"""|PublishPort=(?!127\.0\.0\.1:|\{HOST\}:)|hostPort|hostNetwork: *true"""
+    r"""|PublishPort=(?!127\.0\.0\.1:|\{\{ service)|hostPort|hostNetwork: *true"""
     r"""|(?:--net|--network)[= ]host|ports:\s+(?:#.*\s+)*-\s*["']?\d(?!27\.0\.0\.1:)"""
 )
 """A port published on every address of the machine: engines ask for no password."""

@@ -115,22 +115,6 @@ def test_a_server_without_timings_is_timed_by_the_client(
         assert (run["drafted"], run["accepted"]) == (10, 5)  # by its counters
 
 
-def test_a_saved_result_is_shown_and_is_what_a_server_is_compared_with(
-    server: tuple[str, type[Handler]], builder: Builder, tmp_path: Path
-) -> None:
-    words = ("bench", server[0], "--runs", "3", "--warm-ups", "0")
-    (old := tmp_path / "old.json").write_text(builder(*words, "--json").stdout)
-    assert "42.00 t/s, by the clock of the server" in builder("bench", old).stdout
-    done = builder(*words, "--seed", "11", "--against", old)
-    assert done.returncode == 0, done.stderr
-    assert "52.00 t/s, by the clock of the server" in done.stdout
-    assert "\n\t42.00\t52.00\t1.238\t" in done.stdout
-    assert "differs: seed: 1 | 11" in done.stdout
-    (new := tmp_path / "new.json").write_text(builder(*words, "--seed", "11", "--json").stdout)
-    done = builder("bench", new, "--against", old, "--json")
-    assert json.loads(done.stdout)["rows"][0]["verdict"] == "faster"
-
-
 def test_an_incomplete_answer_is_no_run(
     server: tuple[str, type[Handler]], builder: Builder
 ) -> None:
@@ -170,11 +154,15 @@ def test_a_comparison_of_unlike_machines_is_shown_and_refused(
     for name, more in (("a", {}), ("b", {"machine": {"gpus": [], "cpu": "a"}})):
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(json.dumps(benchmark([1.0, 1.1, 1.0], **more).as_json()))
-    assert builder("bench", files[0], "--against", files[0]).returncode == 0
-    done = builder("bench", files[1], "--against", files[0])
+    assert builder("compare", files[0], files[0]).returncode == 0
+    done = builder("compare", *files)
     assert done.returncode == 4
     assert "1024\t1.03\t1.03\t1.000" in done.stdout
     assert "DIFFERS: gpus: ['RTX 5090, 32607 MiB'] | none" in done.stdout
+    files[1].write_text("{}")
+    done = builder("compare", *files)
+    assert done.returncode == 4
+    assert "b.json is not a saved benchmark" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -186,10 +174,7 @@ def test_a_comparison_of_unlike_machines_is_shown_and_refused(
         (["http://127.0.0.1:1", "--model", "MODEL"], 2, "are for a recipe or an image"),
         (["http://127.0.0.1:1", "--receipt", "a.json"], 2, "are for a recipe or an image"),
         (["hello-sm120", "--model", "MODEL", "--by", "me"], 2, "add --receipt FILE"),
-        (["http://127.0.0.1:1", "--against", "MODEL"], 4, "is not a saved benchmark"),
-        (["http://127.0.0.1:1", "--against", "MODEL", "--json"], 2, "with --against afterwards"),
-        (["no-such.json"], 4, "cannot read no-such.json No such file"),
-        (["no-such.json", "--cpu"], 2, "are for a recipe or an image, not for no-such.json"),
+        (["http://127.0.0.1:1", "--cpu"], 2, "are for a recipe or an image"),
         (["--model", "no-such.gguf", "hello-sm120"], 2, "file 'no-such.gguf' does not exist"),
     ],
 )
