@@ -50,7 +50,7 @@ EVERYDAY: dict[str, Command] = {
     "push": tag.push,
     "nightly": nightly.nightly,
     "status": nightly.status,
-    "bench": bench.group,
+    "bench": bench.run_benchmark,
     "fit": run.fit,
     "run": run.run,
     "ps": servers.ps,
@@ -80,7 +80,7 @@ OTHERS: dict[str, Command] = {
     "receipts": bench.group_receipts,
     "ci": nightly.group,
 }
-ENGINE_COMMANDS: tuple[Command, ...] = (run.fit, run.run, run.export)
+ENGINE_COMMANDS: tuple[Command, ...] = (run.fit, run.run, run.export, bench.run_benchmark)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
 _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
 GARBAGE = 100_000  # new objects after which Python looks for garbage

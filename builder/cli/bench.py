@@ -1,4 +1,4 @@
-"""``builder bench``: run (the default), compare."""
+"""``builder bench``, the comparison of two of its results, and ``builder receipts``."""
 
 from __future__ import annotations
 
@@ -7,45 +7,23 @@ import shlex
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
-from typer.core import TyperGroup
 
 from builder.cli import options
-from builder.cli.options import argument, catalog_at, file_option, option, user_settings
+from builder.cli.options import argument, catalog_at, file_option, flag, option, user_settings
 from builder.cli.terminal import line, log, minute, pairs, print_json, table
 from builder.core.errors import RecipeError, RegistryError, WorldError
 from builder.core.files import require_writable, write_json
 
 if TYPE_CHECKING:
     from builder.checks.series import Generation
-    from builder.measure.bench import BenchComparison, Benchmark, ServedImage
-    from builder.presets.receipts import ReceiptEntry
+    from builder.measure.bench import Benchmark, ComparedPoint, ServedImage
+    from builder.presets.receipts import Receipt, ReceiptEntry
     from builder.publish.remote_image import RemoteImage
 
-RUN = "run"
 
-
-class RunByDefault(TyperGroup):
-    """``builder bench IMAGE`` is ``builder bench run IMAGE``."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named, else ``run``."""
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            args = [RUN, *args]
-        return super().resolve_command(ctx, args)
-
-
-group = typer.Typer(
-    cls=RunByDefault,
-    no_args_is_help=True,
-    help="Measure the generation speed of an image or a server: `builder bench IMAGE --model "
-    "FILE`.",
-)
-
-
-@group.command(RUN, cls=options.EngineCommand)
 def run_benchmark(
     target: str = argument(
         "RECIPE|IMAGE|URL",
@@ -58,6 +36,7 @@ def run_benchmark(
     ),
     model: Path | None = file_option("--model", "GGUF file that the image serves."),
     draft: Path | None = file_option("--draft", "Draft model for speculative decoding."),
+    cpu: bool = flag("--cpu", "Measure on the CPU, although Docker offers a GPU."),
     context: str = option(
         "--context TOKENS[,...]",
         "Context size, or a list of sizes to measure: 32K,64K,128K; K is 1024.",
@@ -107,44 +86,49 @@ def run_benchmark(
     The defaults are the settings of published benchmarks: 2 warm-ups and 10 runs of one prompt,
     2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
     are used. The API key for a server is read from OPENAI_API_KEY.
+    `builder compare FIRST.json SECOND.json` compares two results of --json.
     """
     from builder.checks.speed import RunSettings
     from builder.measure import bench
 
-    if receipt is not None:
-        require_writable(receipt.parent, "name another file: --receipt FILE")
-    if receipt is None and by is not None:
-        raise typer.BadParameter("--by is for a receipt: add --receipt FILE")
+    url = target.startswith(("http://", "https://"))
+    if url and (model or draft or flags or cpu or receipt):
+        what = "--model, --draft, --cpu, --receipt and flags are for a recipe or an image"
+        raise typer.BadParameter(f"{what}, not for {target}")
+    _require_file(receipt, by)
     given = RunSettings() if prompt is None else RunSettings(prompt=_text(prompt))
     settings = RunSettings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
-    if target.startswith(("http://", "https://")):
-        if model or draft or flags:
-            raise typer.BadParameter(
-                "--model, --draft and flags are for images: the server at a URL has its own"
-            )
-        if receipt:
-            what = "a receipt is of an image, by its digest: the image of a server at a URL is not"
-            raise typer.BadParameter(f"{what} known", param_hint="--receipt")
-        key = os.environ.get("OPENAI_API_KEY", "")
-        found = bench.of_url(target, name, key, settings, log)
+    if url:
+        found = bench.of_url(target, name, os.environ.get("OPENAI_API_KEY", ""), settings, log)
     else:
         sizes = options.contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
             bench.require_receipt(chosen, by)  # before the first run
             chosen = replace(chosen, verbose=True)
-        found = bench.of_image(chosen, sizes, settings, fill, log)
+        found = bench.of_image(chosen, sizes, settings, fill, log, cpu=cpu)
     if as_json:
         print_json(found.as_json())
     else:
         print_benchmark(found)
     if receipt is not None:
-        made = bench.of_benchmark(found, by)
-        write_json(receipt, made.model_dump(mode="json"))
-        after = "it was measured without a GPU: `builder receipts add` refuses it"
-        if made.device == "GPU":
-            after = f"next: `builder receipts add {shlex.quote(str(receipt))}`"
-        log(f"wrote {receipt}; {after}")
+        _write_receipt(bench.of_benchmark(found, by), receipt)
+
+
+def _require_file(receipt: Path | None, by: str | None) -> None:
+    """Refuse a receipt that cannot be written, and a name without a receipt."""
+    if receipt is not None:
+        require_writable(receipt.parent, "name another file: --receipt FILE")
+    elif by is not None:
+        raise typer.BadParameter("--by is for a receipt: add --receipt FILE")
+
+
+def _write_receipt(made: Receipt, file: Path) -> None:
+    write_json(file, made.model_dump(mode="json"))
+    after = "it was measured without a GPU: `builder receipts add` refuses it"
+    if made.device == "GPU":
+        after = f"next: `builder receipts add {shlex.quote(str(file))}`"
+    log(f"wrote {file}; {after}")
 
 
 def _image(
@@ -155,7 +139,7 @@ def _image(
     from builder.measure.bench import ServedImage
 
     if model is None:
-        raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
+        raise typer.BadParameter("an image needs a model to serve", param_hint="--model FILE")
     session = build_session(catalog)
     image, recipe = Images(session).served(name)
     if recipe.serve is None or recipe.image.port is None:
@@ -171,7 +155,8 @@ def _text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise WorldError(f"cannot read {file}", str(error)) from error
+        why = getattr(error, "strerror", None) or str(error)
+        raise WorldError(f"cannot read {file}", why, "name another file") from error
 
 
 def _load(file: Path) -> Benchmark:
@@ -184,21 +169,10 @@ def _load(file: Path) -> Benchmark:
         raise WorldError(f"{file} is not a saved benchmark", str(error), hint) from error
 
 
-SavedFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE.json", exists=True, dir_okay=False, help="The output of `bench --json`."
-    ),
-]
+def compare(first: Path, second: Path, *, as_json: bool) -> None:
+    """Print how much faster the second of two saved benchmarks is, for each size of the context.
 
-
-@group.command()
-def compare(first: SavedFile, second: SavedFile, as_json: options.JsonOption = False) -> None:
-    """Compare two benchmarks on the same hardware: how much faster is the second one?
-
-    For each context size that both have, the command prints the means, their ratio with its 95 %
-    confidence interval, and whether the difference is significant; then all other differences. If
-    the GPU, the model or the prompt differ, the engines cannot be compared and the exit code is 4.
+    Raises ``WorldError`` if something else decides the speed: the GPU, the model or the prompt.
     """
     from builder.measure.bench import compare as compared
 
@@ -210,13 +184,23 @@ def compare(first: SavedFile, second: SavedFile, as_json: options.JsonOption = F
     if as_json:
         print_json(asdict(found))
     else:
-        print_comparison(found)
+        header = ("context", "first t/s", "second t/s", "ratio", "95 %", "")
+        table(header, [_row_of(row) for row in found.rows])
+        for each in found.differences:
+            weight = "DIFFERS" if each.decisive else "differs"
+            line(f"{weight}: {each.what}: {each.first} | {each.second}")
     if not found.same:
         raise WorldError(
             "the benchmarks do not compare engines",
             "something else differs that decides the speed: see the lines with DIFFERS",
             "measure both with the same hardware, model and prompt",
         )
+
+
+def _row_of(row: ComparedPoint) -> tuple[str, ...]:
+    low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+    speeds = (f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}")
+    return str(row.context or ""), *speeds, low_high, row.verdict
 
 
 def print_benchmark(found: Benchmark) -> None:
@@ -253,59 +237,26 @@ def _row(name: str, run: Generation) -> tuple[str, ...]:
     return name, speed, str(run.tokens), *drafts, share_text, prompt_text
 
 
-def print_comparison(found: BenchComparison) -> None:
-    """Print two benchmarks side by side, with their other differences."""
-    rows = []
-    for row in found.rows:
-        low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
-        context = "" if row.context is None else str(row.context)
-        speeds = (f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}")
-        rows.append((context, *speeds, low_high, row.verdict))
-    table(("context", "first t/s", "second t/s", "ratio", "95 %", ""), rows)
-    for each in found.differences:
-        weight = "DIFFERS" if each.decisive else "differs"
-        line(f"{weight}: {each.what}: {each.first} | {each.second}")
-
-
-# ``builder receipts``: list (the default), add.
+# ``builder receipts``: it lists them; ``receipts add``.
 
 HEADER = ("recipe", "card", "tokens/s", "context", "runs", "model", "measured", "by", "receipt")
 
-LIST = "list"
+group_receipts = typer.Typer()
 
 
-class ListByDefault(TyperGroup):
-    """``builder receipts`` is ``builder receipts list``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The command that is named, else ``list``."""
-        return super().parse_args(ctx, self._with_command(args))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named, else ``list``."""
-        return super().resolve_command(ctx, self._with_command(args))
-
-    def _with_command(self, args: list[str]) -> list[str]:
-        option = bool(args) and args[0].startswith("-") and args[0] not in {"-h", "--help"}
-        return [LIST, *args] if option or not args else args
-
-
-group_receipts = typer.Typer(
-    cls=ListByDefault,
-    help="List the receipts: benchmarks of published images on cards. "
-    "`builder bench run IMAGE --model FILE --receipt FILE` makes one, `builder receipts add FILE` "
-    "adds it.",
-)
-
-
-@group_receipts.command(LIST)
-def list_receipts(
-    catalog: options.CatalogOption = None, as_json: options.JsonOption = False
+@group_receipts.callback(invoke_without_command=True)
+def receipts(
+    context: typer.Context,
+    catalog: options.CatalogOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
-    """List the receipts of the farm, one line a context, the fastest first.
+    """List the receipts: benchmarks of published images on cards, the fastest first.
 
-    The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
+    `builder bench IMAGE --model FILE --receipt FILE` makes one, `builder receipts add FILE` adds
+    it. The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
     """
+    if context.invoked_subcommand:
+        return
     from builder.presets.receipts import checked
 
     found = checked(catalog_at(catalog), datetime.now(UTC))
@@ -313,7 +264,7 @@ def list_receipts(
         entries = found.entries
         print_json([{"name": of.name, **of.receipt.model_dump(mode="json")} for of in entries])
     elif not found.entries:
-        maker = "`builder bench run IMAGE --model FILE --receipt FILE`"
+        maker = "`builder bench IMAGE --model FILE --receipt FILE`"
         line(f"there are no receipts yet: {maker} makes one")
     else:
         rows = [row for each in found.entries for row in _rows(each)]

@@ -333,6 +333,9 @@ def export(
     mmproj: ProjectorOption = None,
     context: ContextOption = None,
     port: PortOption = None,
+    listen: ListenOption = LOOPBACK,
+    key_file: KeyOption = None,
+    restart: RestartOption = "unless-stopped",
     card: str = option(
         "--card CARD",
         "Card of cards/ for which a short name is resolved: 5090-laptop, ... Default: the cards "
@@ -340,6 +343,7 @@ def export(
         "auto",
         autocompletion=options.known_cards,
     ),
+    cpu: bool = flag("--cpu", "Run on the CPU: slow, and needs no GPU."),
     form: Format = option(
         "--format", "Program that reads the files; docker-run is a shell script.", Format.SCRIPT
     ),
@@ -350,6 +354,9 @@ def export(
     allow_incomplete: bool = flag(
         "--allow-incomplete",
         "Write files that cannot start yet; their first lines name the missing parts.",
+    ),
+    dry_run: bool = flag(
+        "--dry-run", "Print the files; write nothing, and warn where it would be refused."
     ),
     catalog: options.CatalogOption = None,
 ) -> None:
@@ -365,29 +372,41 @@ def export(
     """
     from builder.presets.choose import resolved
     from builder.presets.exports import FORMATS
-    from builder.presets.images import described, prepared
+    from builder.presets.images import described, prepared, write_key
     from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), user_settings()
-    asked = wanted(target, model, draft, mmproj, context, port, options)
-    found, size = resolved(recipes, target, loaded.state_dir, log, card=card, context=asked.context)
+    asked = wanted(
+        target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
+    )
+    asked = replace(asked, cpu=cpu, card=card, restart=restart)
+    found, size = resolved(
+        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
+    )
     job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
-    if unfit := refusal(job, card):
+    unfit = refusal(job, card)
+    if unfit and not dry_run:
         raise unfit
     service = described(job)
-    if service.incomplete and not allow_incomplete:
+    if service.incomplete and not (allow_incomplete or dry_run):
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)
-        raise WorldError(what, why, "or write them all the same: --allow-incomplete")
+        hint = "do what it says; or write files that you complete by hand: --allow-incomplete"
+        raise WorldError(what, why, hint)
     chosen = FORMATS[form]
     files = chosen.files(service)
-    if output is None:
-        if len(files) > 1:
-            raise typer.BadParameter(f"{form} has several files: give --output DIR")
-        typer.echo("".join(files.values()), nl=False)
+    if unfit:
+        log(f"warning: {unfit.what}: {unfit.why}")
+    if output is None and len(files) > 1 and not dry_run:
+        raise typer.BadParameter(f"{form} has several files: give --output DIR")
+    if not dry_run:
+        write_key(job)
+    if output is None or dry_run:
+        for name, text in files.items():
+            typer.echo(f"# {name}\n{text}" if len(files) > 1 else text, nl=False)
         return
     _write(files, output, force=force)
     log(f"written to {output}: {', '.join(sorted(files))}")
-    log(f"next, in that directory: {chosen.usage.format(name=service.name)}")
+    log(f"next, in that directory: {chosen.usage(service)}".replace("\n", "\n  "))
 
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:

@@ -220,6 +220,8 @@ class EngineFamily(Family[Recipe]):
     requires_entrypoint = False
     serve: Serve | None = None
     """How presets start the server if the smoke test does not start it."""
+    name_option: str | None = None
+    """Option that names the model in requests; without it, its path is its name."""
     folder: FolderServer | None = None
     """How the server is started with a model folder; None: it cannot be."""
     key: KeyOption | None = None

@@ -122,6 +122,7 @@ class Vllm(Overlay):
     )
     # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
     serve = Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"])
+    name_option = "--served-model-name"
     # Its second model runner (the default of 0.33.0) reads back from the card how many tokens were
     # sampled, and waits forever where nothing is computed: vllm/v1/worker/gpu/async_utils.py.
     folder = FolderServer(
@@ -154,6 +155,7 @@ class Lmdeploy(Overlay):
     )
     # `lmdeploy serve api_server` takes it, too: lmdeploy/cli/serve.py.
     serve = Serve(api_flavor="openai", arguments=["{model}", "--session-len", "{context}"])
+    name_option = "--model-name"
     # TurboMind counts a request's tokens on the card, from launch to launch: its kernels are known
     # (simulator/card/results.cpp).
     folder = FolderServer(
@@ -186,6 +188,7 @@ class Sglang(Overlay):
     serve = Serve(
         api_flavor="openai", arguments=["--model-path", "{model}", "--context-length", "{context}"]
     )
+    name_option = "--served-model-name"
     folder = FolderServer(
         on_a_card(serve),
         read_sglang,

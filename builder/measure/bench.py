@@ -253,17 +253,24 @@ class ServedImage:
 
 
 def of_image(
-    target: ServedImage, contexts: Sequence[int], settings: RunSettings, fill: float, log: Log
+    target: ServedImage,
+    contexts: Sequence[int],
+    settings: RunSettings,
+    fill: float,
+    log: Log,
+    *,
+    cpu: bool = False,
 ) -> Benchmark:
     """Start the image's server once for each size of the context, and measure.
 
-    ``fill`` is the share of the context that is filled before the prompt, from 0 to below 1.
+    ``fill`` is the share of the context that is filled before the prompt, from 0 to below 1; on the
+    ``cpu`` no GPU of Docker's is used.
     Raises ``SmokeError`` if the server does not serve, ``UntriedError`` if it cannot be started.
     """
     containers.remove_orphans()
-    offered = docker.engine().has_nvidia_runtime
+    offered = not cpu and docker.engine().has_nvidia_runtime
     if not offered:
-        log("Docker offers no GPU: measuring the CPU")
+        log("measuring on the CPU" if cpu else "Docker offers no GPU: measuring on the CPU")
     model = {"model": _described(target.model, log)}
     if target.draft is not None:
         model["draft"] = _described(target.draft, log)

@@ -11,17 +11,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from io import StringIO
+from ipaddress import ip_address
+from pathlib import PurePosixPath
+from textwrap import wrap
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from builder.core.errors import RecipeError, plain
+from builder.core import sizes
+from builder.core.errors import RecipeError, as_started, plain
 from builder.engines.layout import NO_CARD
 from builder.presets.command import container_options
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import (
     DIRECTORY,
     HOST,
+    KEY,
     STOP,
     Mount,
     Service,
@@ -38,27 +43,72 @@ NEEDS = {
 }  # how ``docker run`` calls the keys of a preset's [container]
 
 
+WIDTH = 88  # characters of a line of comments
+
+
 def comment(text: str) -> str:
     """Text as one line, without control characters: it cannot end a comment."""
-    return " ".join(plain(text).split())
+    return as_started(" ".join(plain(text).split()))
+
+
+def comments(text: str) -> list[str]:
+    """Text as lines of comments: prose is wrapped, and a command stays whole.
+
+    Commands stand after two blanks on a line of their own, or between backticks.
+    """
+    found = []
+    for line in text.split("\n"):
+        if line.startswith("  "):
+            found.append(f"  {comment(line)}")
+            continue
+        kept = re.sub("`[^`]*`", lambda part: part[0].replace(" ", "\0"), comment(line))
+        lines = wrap(kept, WIDTH, break_long_words=False, break_on_hyphens=False)
+        found += [each.replace("\0", " ") for each in lines]
+    return found
+
+
+def heading(service: Service) -> list[str]:
+    """The prerequisites, the served model, and the caveats, as lines of comments."""
+    incomplete = [f"Incomplete: {each}" for each in service.incomplete]
+    texts = (*incomplete, service.title, *service.missing, *service.caveats)
+    return [line for each in texts for line in comments(each)]
 
 
 def reasons(service: Service) -> Iterator[str]:
-    """The served model, the prerequisites, the caveats, and the reason for each setting."""
-    yield from (f"Incomplete: {comment(each)}" for each in service.incomplete)
-    yield comment(service.title)
-    yield from (comment(each) for each in service.missing)
-    yield from map(comment, service.caveats)
-    for key, value, why in container_needs(service.container):
-        yield comment(f"--{NEEDS[key].replace(' ', '=')} {value}: {why}")
-    for variable in service.environment:
-        if variable.why:
-            yield comment(f"{variable.name}: {variable.why}")
-    for option in service.arguments:
-        if option.why and option.words[0].startswith("-"):
-            yield comment(f"{option.words[0]}: {option.why}")
-        elif option.why:
-            yield comment(f"model: {option.why}")
+    """The heading, and the reason for each setting."""
+    yield from heading(service)
+    named = [
+        *(
+            (f"--{NEEDS[key].replace(' ', '=')} {value}", why)
+            for key, value, why in container_needs(service.container)
+        ),
+        *((each.name, each.why) for each in service.environment),
+        *(
+            (each.words[0] if each.words[0].startswith("-") else "model", each.why)
+            for each in service.arguments
+        ),
+    ]
+    for name, why in named:
+        if why:
+            yield from comments(f"{name}: {why}")
+
+
+def access(service: Service, own: str = "This machine alone reaches") -> str:
+    """Who reaches the server, and which key it asks for, in a line."""
+    who = own if on_loopback(service) else "The network reaches"
+    key = f"the key in {service.key_file}" if service.key_file else "no key"
+    return f"{who} it; it asks for {key}."
+
+
+def request(service: Service) -> str:
+    """A command that asks the server for its models."""
+    key = f'"Authorization: Bearer $(cat {shlex.quote(service.key_file)})" '
+    return f"curl {f'-H {key}' if service.key_file else ''}{service.url}/v1/models"
+
+
+def on_loopback(service: Service) -> bool:
+    """Whether other machines do not reach it."""
+    return ip_address(service.listen).is_loopback
 
 
 def scalar(value: str) -> str:
@@ -86,8 +136,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"scalar": scalar, "comment": comment}
-    environment.globals |= {"host": HOST, "stop": STOP, "reasons": reasons}
+    environment.filters |= {"scalar": scalar, "comment": comment, "comments": comments}
+    environment.globals |= {"host": HOST, "stop": STOP, "reasons": reasons, "heading": heading}
+    environment.globals |= {"access": access, "request": request}
     return environment
 
 
@@ -146,10 +197,13 @@ def docker_run(service: Service) -> str:
 
     It first removes the container of an earlier start, whose name it takes.
     """
-    comments = "".join(f"# {each}\n" for each in reasons(service))
     remove = f"docker rm --force {service.name}"
-    stop = f"# Stop it: {remove}\n# A second start replaces the container of the first.\n"
-    return f"#!/bin/sh\n{comments}{stop}{remove} >/dev/null 2>&1\nexec {line(service)}\n"
+    needs = f"Needs Docker{' and the NVIDIA Container Toolkit' if service.cards else ''}."
+    ask = f"{access(service)} Ask it for its models:\n  {request(service)}"
+    stop = f"A second start replaces the container of the first. To stop it:\n  {remove}"
+    shown = [*reasons(service), *comments(f"{needs}\n{ask}\n{stop}")]
+    head = "".join(f"# {each}\n" for each in shown)
+    return f"#!/bin/sh\n{head}{remove} >/dev/null 2>&1\nexec {line(service)}\n"
 
 
 def lines(service: Service) -> list[list[str]]:
@@ -229,6 +283,7 @@ def kubernetes(service: Service) -> str:
         "version": scalar(image["tag"]),
         "image": scalar(image["reference"]),
         "port": str(service.published),
+        "secret_name": scalar(f"{service.name}-api-key"),
     }
     return rendered("kubernetes.yaml.j2", **kubernetes_facts(service), **texts)
 
@@ -236,8 +291,19 @@ def kubernetes(service: Service) -> str:
 def kubernetes_facts(service: Service) -> dict[str, Any]:
     """The variables of both objects' templates, without the texts that a chart has as values."""
     size = service.container.shm_size
+    secret = next((each for each in service.mounts if each.target.startswith(KEY)), None)
+    mounts = tuple(each for each in service.mounts if each is not secret)
+    ram = {**service.ram, **({"of /dev/shm": sizes.memory_of(size)} if size else {})}
     return {
-        "service": service,
+        "service": replace(service, mounts=mounts),
+        # The Secret with the API key, as the engine reads it, and the key's name in it.
+        "secret": secret,
+        "key": PurePosixPath(secret.target).name if secret else "",
+        "make_secret": _make_secret(service, secret) if secret else "",
+        "kind": "ClusterIP" if on_loopback(service) else "LoadBalancer",
+        # None: nothing is known of the service.
+        "memory": f"{-(-sum(ram.values()) >> 30)}Gi" if ram else None,
+        "ram": "; ".join(f"{sizes.gib(count)} {what}" for what, count in ram.items()),
         "parts": image_of(service),
         "size": f"{size[:-1]}{UNITS[size[-1]]}" if size else None,
         "needs": dict.fromkeys(ContainerOptions.model_fields, "")
@@ -248,6 +314,12 @@ def kubernetes_facts(service: Service) -> dict[str, Any]:
         "plain": scalar,
         "period": 10,
     }
+
+
+def _make_secret(service: Service, secret: Mount) -> str:
+    name = f"--from-file={PurePosixPath(secret.target).name}={secret.source}"
+    words = ["kubectl", "create", "secret", "generic", f"{service.name}-api-key", name]
+    return shlex.join(words)
 
 
 # A chart of Helm: the manifests for Kubernetes, with model, context and resources as values.
@@ -265,6 +337,7 @@ EXPRESSIONS = {
 TEXTS = {
     "name": "{{ quote .Release.Name }}",
     "version": "{{ quote .Chart.AppVersion }}",
+    "secret_name": "{{ quote .Values.apiKeySecret }}",
     "image": '"{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}'
     '{{ with .Values.image.digest }}@{{ . }}{{ end }}"',
 }
@@ -320,10 +393,8 @@ def _parts(word: str, service: Service) -> Iterator[str]:
 
 MACRO = "${"
 START = (
-    "docker stop {0} >/dev/null 2>&1; "
-    "while docker container inspect {0} >/dev/null 2>&1; "
-    "do docker rm --force {0} >/dev/null 2>&1 || sleep 0.2; done; "
-    'exec "$@"'
+    '{ docker stop "$0"; while docker container inspect "$0"; do docker rm --force "$0" || '
+    'sleep 0.2; done; } >/dev/null 2>&1; exec "$@"'
 )
 """Waits for a container of that name to end: Docker removes it after ``docker stop`` has returned,
 and it runs on without its client if that was killed."""
@@ -333,8 +404,18 @@ SPLIT = "$''{"
 
 def llama_swap(service: Service) -> str:
     """``config.yaml``, with one model; its entry can be copied to another one."""
-    short = service.run.partition("@")[0]
-    return rendered("llama-swap.yaml.j2", service=service, command=_command(service), short=short)
+    asks = (
+        f"It passes the key in {service.key_file} on to the engine, unless it has apiKeys of its "
+        "own. Its own pages, such as /logs and /unload, ask for no key."
+    )
+    return rendered(
+        "llama-swap.yaml.j2",
+        service=service,
+        command=_command(service),
+        short=service.run.partition("@")[0],
+        usage=FORMATS["llama-swap"].usage(service),
+        asks=asks if service.key_file else "",
+    )
 
 
 def _command(service: Service) -> list[str]:
@@ -346,11 +427,12 @@ def _command(service: Service) -> list[str]:
                 "its commands are lines of text",
                 "choose another format: --format compose",
             )
-    options = lines(replace(service, restart=None))
-    start = ["sh", "-c", START.format(service.name), "start"]
+    service = replace(service, restart=None, listen=HOST)
+    options = lines(service)
+    start = ["sh", "-c", START, service.name]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={service.publish}"
-    port = f"--publish={in_url(service.listen)}:${{PORT}}:{service.port}"
+    port = f"--publish={HOST}:${{PORT}}:{service.port}"
     rest = [
         port
         if each == [published]
@@ -384,6 +466,7 @@ def quadlet(service: Service) -> str:
             f"Podman's generator {LOST[lost]}",
             "choose another format: --format compose",
         )
+    policy, _, most = (service.restart or "no").partition(":")
     return rendered(
         "quadlet.container.j2",
         service=service,
@@ -392,6 +475,9 @@ def quadlet(service: Service) -> str:
         path=_path,
         word=word,
         no_card=NO_CARD,
+        # systemd knows "always", "on-failure" and "no".
+        restart="always" if policy == "unless-stopped" else policy,
+        starts=int(most or 3),
     )
 
 
@@ -436,12 +522,20 @@ def _qualified(service: Service) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: the writer of its files, and their use; ``{name}`` is the service's name."""
+    """A format: the writer of its files, and the commands that use them.
+
+    ``{name}`` is the service's name, ``{listen}`` its address and port.
+    """
 
     writer: Callable[[Service], str] | Callable[[Service], Mapping[str, str]]
     """Gives the text of ``file``, or all texts by their path."""
     file: str | None  # the only file; None: there are several
-    usage: str
+    commands: str
+
+    def usage(self, service: Service) -> str:
+        """The commands for the files of a service, a line each."""
+        listen = f"{in_url(service.listen)}:{service.published}"
+        return self.commands.format(name=service.name, listen=listen)
 
     def files(self, service: Service) -> Mapping[str, str]:
         """Texts by their path.  Raises ``RecipeError`` where the format cannot express it."""
@@ -456,11 +550,16 @@ FORMATS: Mapping[str, Format] = {
     "docker-run": Format(docker_run, "{name}.sh", "sh {name}.sh"),
     "helm": Format(helm_chart, None, "helm install {name} ./{name}"),
     "kubernetes": Format(kubernetes, "{name}.yaml", "kubectl apply --filename {name}.yaml"),
-    "llama-swap": Format(llama_swap, "config.yaml", "llama-swap --config config.yaml"),
+    "llama-swap": Format(
+        llama_swap, "config.yaml", "llama-swap --config config.yaml --listen {listen}"
+    ),
     "quadlet": Format(
         quadlet,
         "{name}.container",
-        "move {name}.container to ~/.config/containers/systemd, then systemctl --user "
-        "daemon-reload && systemctl --user start {name} (without a login: loginctl enable-linger)",
+        "mkdir -p ~/.config/containers/systemd\n"
+        "mv {name}.container ~/.config/containers/systemd\n"
+        "systemctl --user daemon-reload\n"
+        "systemctl --user start {name}\n"
+        "loginctl enable-linger",
     ),
 }

@@ -467,13 +467,13 @@ def requested(job: Launch, image: str, files: Files) -> Service:
     place, copy = f"{KEY}{job.key.suffix}", job.key_copy
     words = (job.key.option, place)
     option = ServiceOption(words, f"the server asks for the API key in {wanted.key_file}")
-    needs = f"Needs {copy}, which `builder run` and `builder export` make of {wanted.key_file}"
+    needs = f"Needs {copy}: made of {wanted.key_file} by `builder run` and `builder export`"
     return replace(
         found,
         key_file=wanted.key_file,
         arguments=(*found.arguments, option),
         mounts=(*found.mounts, Mount(str(copy), place, file=True)),
-        missing=(*found.missing, *([] if copy.exists() else [needs])),
+        missing=(*found.missing, needs),
     )
 
 

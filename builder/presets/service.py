@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from builder.core.errors import RecipeError
 from builder.engines import families, layout
@@ -31,6 +31,8 @@ LOADING = 900  # seconds to load the weights of a model
 RESTART = "unless-stopped"
 """It starts again after a reboot; the pause between two starts doubles, up to a minute (Docker,
 "Start containers automatically")."""
+IN_RAM = ("--mlock", "--n-cpu-moe", "--cpu-moe", "--override-tensor", "--cpu-offload-gb")
+"""Options that keep weights in the machine's memory; how many is not computed: all count."""
 STOP = 30  # seconds between SIGTERM and SIGKILL: the answers under way come to their end
 SHARED = "2g"
 """Shared memory for tensor parallelism (vLLM, "Using Kubernetes"): 64 MB, Docker's own, end it."""
@@ -80,7 +82,7 @@ class Files:
     places: Mapping[str, str]
     mounts: tuple[Mount, ...] = ()
     missing: tuple[str, ...] = ()
-    """A sentence on each prerequisite, with the command that brings it."""
+    """A sentence on each prerequisite; below it, after two blanks, the command that brings it."""
     incomplete: tuple[str, ...] = ()
     """Sentences on the models that no path of ``places`` names: a placeholder stands for them."""
 
@@ -107,6 +109,8 @@ class Service:
     values in ``arguments`` that a user changes."""
     cards: int = 1
     memory: int = 0  # bytes on all cards, as the source of the preset states them; 0: not known
+    ram: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the machine's memory that it is taken to need, by what they are for."""
     devices: tuple[int, ...] = ()  # numbers of these GPUs, as nvidia-smi counts them; empty: any
     cdi: bool = False  # whether the engine has its GPUs by CDI, without NVIDIA's runtime
     container: ContainerOptions = field(default_factory=ContainerOptions)
@@ -194,13 +198,12 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     preset = run.preset
     context = run.context or (preset.serve.context if preset else None)
     values = {**files.places, **({"context": str(context)} if context is not None else {})}
-    written = [*command.groups(_written(run, recipe, values))]
+    written = _named(run, recipe, values)
     caveats = _caveats(run, recipe, values)
-    notes = [note for note, old in caveats if not old]
     arguments = []
     for group in written:
         words = filled(group, values)
-        why = _reason(words, run, files, notes)
+        why = _reason(words, run, files)
         arguments.append(ServiceOption(tuple(words), why, tuple(group)))
     given = command.settings_of(run.options, recipe)
     given |= {
@@ -218,8 +221,8 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     if PARALLEL in by_setting and not (container.ipc or container.shm_size):
         container = container.model_copy(update={"shm_size": SHARED})
     family = families.ENGINES[recipe.family]
-    # vLLM answers to the first of --served-model-name, else to the model as given.
-    first, *others = by_setting.get("--served-model-name", ("",))
+    # vLLM answers to the first of several names, else to the model as given.
+    first, *others = by_setting.get(family.name_option or "", ("",))
     api_model = first.partition("=")[2] or next(iter(others), "") if first else values.get("model")
     user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
     uid = user.partition(":")[0]
@@ -246,6 +249,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         },
         cards=0 if run.cpu else preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
+        ram=_ram(run, recipe, files, [word for each in arguments for word in each.words]),
         container=container,
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
@@ -255,6 +259,32 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         missing=files.missing,
         incomplete=files.incomplete,
     )
+
+
+def _ram(run: Run, recipe: Recipe, files: Files, words: Sequence[str]) -> dict[str, int]:
+    """The machine's memory: bytes by what they are for.
+
+    Weights for the cards stay out: their files are mapped, or read piece by piece.
+    """
+    given = command.values_by_setting(words, recipe)
+    why = "--cpu" if run.cpu else next((each for each in IN_RAM if each in given), "")
+    why = why or ("--no-mmap" if "--no-mmap" in words else "")
+    own = run.preset.files.items() if run.preset else ()
+    named = [
+        file for place, file in own if not files.places.get(place, "").startswith(f"/{place}/")
+    ]
+    sizes = [file.known_size for file in named]
+    sizes += [Path(mount.source).stat().st_size for mount in files.mounts if mount.file]
+    unknown = " that are known" if None in sizes else ""
+    found = {f"of weights{unknown} ({why})": sum(size or 0 for size in sizes)} if why else {}
+    serve = families.serve_of(recipe)
+    if families.ENGINES[recipe.family].name_option:
+        return found | {'as in vLLM\'s own example ("Using Kubernetes")': 6 * 10**9}
+    if serve and serve.api_flavor == "llama-server":
+        cache = given.get("--cache-ram", "")
+        mib = int(cache) if cache.isdecimal() else 8192
+        found["of cached prompts (llama-server's --cache-ram)"] = mib << 20
+    return found | {"for the program and CUDA (not measured)": 1 << 30}
 
 
 def container_name(run: str) -> str:
@@ -299,6 +329,18 @@ def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
     return command.merged(own, run.options, recipe)
 
 
+def _named(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[list[str]]:
+    """The options, with the model's name in requests: a preset's short name, else the file's."""
+    groups = [*command.groups(_written(run, recipe, values))]
+    option = families.ENGINES[recipe.family].name_option
+    known = {command.setting_of(group[0], recipe) for group in groups}
+    places = [place for place, group in enumerate(groups, 1) if "{model}" in group]
+    if option and places and option not in known:
+        name = run.name.partition("@")[0] if run.preset else PurePosixPath(values["model"]).name
+        groups.insert(places[0], [option, name])
+    return groups
+
+
 def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[Caveat, str]]:
     """The known problems of the preset that hold for a run: none of an option that it replaces.
 
@@ -339,8 +381,8 @@ def _state(group: Sequence[str], recipe: Recipe) -> tuple[str, bool, tuple[str, 
     return command.setting_of(name, recipe), off, (*filter(None, [value]), *group[1:])
 
 
-def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat]) -> str:
-    """Why an option is given: its meaning, the file that it names, and the caveats on it."""
+def _reason(group: Sequence[str], run: Run, files: Files) -> str:
+    """Why an option is given: its meaning, and the file that it names."""
     name = command.option_of(group[0])
     parts = [_reasons()["option"].get(name, "")]
     for place, path in files.places.items():
@@ -348,7 +390,6 @@ def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat
         file = getattr(run.preset, "drafter" if place == "draft" else place, None)
         if file is not None and any(whole.search(word) for word in group):
             parts.append(file.shown)
-    parts += [note.text for note in notes if name and name in note.text.split()]
     return "; ".join(filter(None, parts))
 
 
@@ -441,13 +482,16 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
         places[place] = f"{DIRECTORY}/{path}"
         command = download_command(file, directory, [name] if name else [])
         if file.whole or name is not None:
-            line = f"Needs {file.shown} at {directory}/{path}"
-            missing.append(f"{line}: {command}" if command else line)
+            needs = f"Needs {file.shown}"
+            missing.append(
+                f"{needs}:\n  {command}" if command else f"{needs} at {directory}/{path}"
+            )
         elif command:
-            incomplete.append(f"The file of {file.shown} is not known: {command}; then try again")
+            why = f"the name of its file {file.shown} is not known; download it first:"
+            incomplete.append(f"{why}\n  {command}")
         else:
             option = f"{OPTIONS_OF_PLACES[place]} FILE"
-            incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
+            incomplete.append(f"no repository of {file.shown} is known: name a file with {option}")
     mounts = (Mount(directory, DIRECTORY),) if places else ()
     return Files(places, mounts, tuple(missing), tuple(incomplete))
 

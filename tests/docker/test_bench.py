@@ -21,11 +21,12 @@ def test_an_image_is_measured_for_each_context(
     target = hello["references"][0]
     options = ["--context", "512,1K", "--tokens", "50", "--runs", "3", "--fill", "0.5"]
     done = builder(
-        *("bench", target, "--model", model, *options, "--json"),
+        *("bench", target, "--cpu", "--model", model, *options, "--json"),
         *("--receipt", tmp_path / "receipt.json", "--by", "@somebody"),
         *("--", "--n-predict", "20"),
     )
     assert done.returncode == 0, done.stderr
+    assert "measuring on the CPU\n" in done.stderr
     found = parse_results(done.stdout)
     assert [point.context for point in found.points] == [512, 1024]
     assert [run.timed_by for run in found.points[1].runs] == ["server"] * 3

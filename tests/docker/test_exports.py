@@ -30,7 +30,7 @@ from builder.presets.exports import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from builder.sources import apt
 from support.environment import SHARED_CACHE
-from support.services import BASE, HOSTILE, SERVICES, free_port, services
+from support.services import BASE, HOSTILE, KEYED, SERVICES, free_port, services
 from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker
@@ -127,8 +127,12 @@ def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "read_only" not in found
     assert "pull_policy" not in found
     assert "deploy" not in found
-    assert found["restart"] == "on-failure:3"
-    [other] = composed([replace(BASE, local=True, read_only=True)], tmp_path)
+    assert found["restart"] == "unless-stopped"
+    several = [replace(BASE, local=True, read_only=True, restart="on-failure:3"), KEYED]
+    other, keyed = composed(several, tmp_path)
+    assert other["restart"] == "on-failure:3"
+    assert keyed["ports"][0]["host_ip"] == "0.0.0.0"  # noqa: S104
+    assert keyed["volumes"][1]["source"] == "/state/keys/1.yaml"
     assert (other["read_only"], other["tmpfs"]) == (True, ["/tmp"])
     assert other["pull_policy"] == "never"
 
@@ -282,7 +286,7 @@ def test_podman_starts_an_image_that_no_registry_has(
         local=True,
         read_only=True,
     )
-    (load,) = re.findall(r"docker save .* \| podman load\n", exports.quadlet(service))
+    (load,) = re.findall(r"#   (docker save .* \| podman load\n)", exports.quadlet(service))
     command = load.replace("podman", f"docker exec --interactive {podman} podman")
     subprocess.run(["sh", "-ec", command], check=True, capture_output=True)
     words = [word.replace("%t/%N", "/run/a") for word in generated(service, tmp_path / "unit")]
@@ -319,8 +323,19 @@ def test_an_image_has_its_registry(image: str, local: bool, name: str, tmp_path:
 def test_systemd_does_not_restart_without_a_gpu(tmp_path: Path) -> None:
     unit = unit_of(BASE, tmp_path).splitlines()
     assert "RestartPreventExitStatus=78" in unit
-    assert "Restart=on-failure" in unit
+    assert "Restart=always" in unit
     assert "StartLimitBurst=3" in unit
+    for policy, restart, most in (("on-failure:5", "on-failure", 5), ("no", "no", 3)):
+        text = unit_of(replace(BASE, restart=policy), tmp_path)
+        assert f"\nRestart={restart}\n" in text
+        assert f"\nStartLimitBurst={most}\n" in text
+        assert ("[Install]" in text) is (policy != "no")
+
+
+def test_podman_publishes_for_the_lan_and_mounts_the_key(tmp_path: Path) -> None:
+    words = generated(KEYED, tmp_path)
+    assert words[words.index("--publish") + 1] == "0.0.0.0:8081:8080"
+    assert "/state/keys/1.yaml:/run/api-key.yaml:ro,z" in words
 
 
 def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> None:
@@ -351,7 +366,7 @@ def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> Non
 
 
 def test_without_a_gpu_compose_gives_up(hello: dict[str, Any], tmp_path: Path) -> None:
-    """The container ends with 78, and is started again three times."""
+    """The container ends with 78, and is started again as often as it is told."""
     service = replace(
         BASE,
         name="builder-test-compose-78",
@@ -360,6 +375,7 @@ def test_without_a_gpu_compose_gives_up(hello: dict[str, Any], tmp_path: Path) -
         cards=0,
         local=True,
         read_only=True,
+        restart="on-failure:3",
     )
     (tmp_path / "compose.yaml").write_text(exports.compose(service))
     command = [executable(), "compose", "--file", str(tmp_path / "compose.yaml")]

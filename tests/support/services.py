@@ -34,10 +34,23 @@ BASE = Service(
 )
 
 
+KEYED = replace(
+    BASE,
+    arguments=(ServiceOption(("--api-key-file", "/run/api-key.yaml")),),
+    mounts=(
+        Mount("/srv/models", "/models"),
+        Mount("/state/keys/1.yaml", "/run/api-key.yaml", file=True),
+    ),
+    listen="0.0.0.0",  # noqa: S104
+    key_file="/home/me/the key",
+)
+"""It is published for the LAN, and asks for a key."""
+
+
 OPEN = re.compile(
     r"""(?<![\w-])(?:-p|--publish)[= ]+(?!["']?127\.0\.0\.1:)["']?"""
     r"""(?:[\d.{[$][^\s:]*:[^\s]*|\d+(?![\w/]))"""
-    r"""|PublishPort=(?!127\.0\.0\.1:|\{HOST\}:)|hostPort|hostNetwork: *true"""
+    r"""|PublishPort=(?!127\.0\.0\.1:|\{\{ service)|hostPort|hostNetwork: *true"""
     r"""|(?:--net|--network)[= ]host|ports:\s+(?:#.*\s+)*-\s*["']?\d(?!27\.0\.0\.1:)"""
 )
 """A port published on every address of the machine: engines ask for no password."""

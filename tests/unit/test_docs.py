@@ -94,7 +94,7 @@ def test_commands_exist_with_their_options(page: Path) -> None:
         command = all_commands()
         context = command.make_context("builder", list(arguments))
         rest = list(arguments)
-        while hasattr(command, "commands"):
+        while hasattr(command, "commands") and rest:
             name, command, rest = command.resolve_command(context, rest)
             try:
                 context = command.make_context(name, list(rest), parent=context)

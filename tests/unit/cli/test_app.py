@@ -32,8 +32,7 @@ GROUPS = {
     "hub": ["describe"],
     "ci": ["matrix", "trials", "ccache"],
     "ci ccache": ["save", "load"],
-    "bench": ["run", "compare"],
-    "receipts": ["list", "add"],
+    "receipts": ["add"],
 }
 
 

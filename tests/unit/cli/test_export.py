@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.catalogs import never_built
 from support.commands import Builder
 
 PRESET = "qwen3.6-27b-dflash@5090-laptop"
+LAN = "0.0.0.0"  # noqa: S104
 ANYWAY = "--allow-incomplete"  # no test builds its image
 NAME = "builder-qwen3-6-27b-dflash-5090-laptop"
 
@@ -50,7 +52,7 @@ def test_files_are_written_to_a_directory(builder: Builder, tmp_path: Path) -> N
     assert "--model /model/a-00001-of-00002.gguf" in text
     assert f"source={tmp_path}/a-00002-of-00002.gguf,target=/model/a-00002-of-00002.gguf," in text
     assert "--model-draft /draft/draft.gguf" in text
-    assert "/models" not in text
+    assert "target=/models" not in text
 
 
 def test_a_file_that_somebody_edited_is_kept(builder: Builder, tmp_path: Path) -> None:
@@ -94,20 +96,73 @@ def test_what_cannot_start_is_refused_or_named_first(builder: Builder, tmp_path:
     assert "--allow-incomplete" in message
     done = builder(*export, ANYWAY, cwd=farm)
     assert done.returncode == 0, done.stderr
-    image, model, title = done.stdout.splitlines()[:3]
+    head = done.stdout.partition("\n# Qwen3.6 27B with DFlash drafting")[0].splitlines()
+    image, *_, model = [line for line in head if "Incomplete" in line]
     assert image.startswith(
         "# Incomplete: there is no image never-built-beellama-cpp:0.1.1 in Docker"
     )
     assert model.startswith(
-        "# Incomplete: The file of unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"
+        "# Incomplete: the name of its file unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"
     )
-    assert title.startswith("# Qwen3.6 27B with DFlash drafting")
+    assert head[-1].startswith("#   hf download unsloth/Qwen3.6-27B-GGUF --include '*UD-Q3_K_XL*' ")
+
+
+def test_on_the_cpu_no_gpu_is_asked_for(builder: Builder) -> None:
+    for form, gpu in (("compose", "driver: nvidia"), ("docker-run", "--gpus"), ("quadlet", "CDI")):
+        words = ("export", PRESET, ANYWAY, "--format", form)
+        assert gpu in builder(*words).stdout
+        done = builder(*words, "--cpu")
+        assert done.returncode == 0, done.stderr
+        assert gpu not in done.stdout
+        assert "NVIDIA" not in done.stdout
+        assert re.search(r'BUILDER_CPU(=|: ")1', done.stdout)
+
+
+def test_a_server_for_the_lan_has_a_key(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
+    file, out = tmp_path / "key", tmp_path / "out"
+    words = ("export", PRESET, "--format", "compose", "--listen", LAN, "--output", out)
+    refused = builder(*words, ANYWAY)
+    assert (refused.returncode, "needs --api-key-file" in refused.stderr) == (2, True)
+    given = (*words, "--api-key-file", file)
+    assert builder(*given).returncode == 4  # it could not start
+    assert builder(*given, "--dry-run").returncode == 0
+    assert not file.exists()
+    assert not out.exists()
+    done = builder(*given, ANYWAY, "--restart", "no")
+    assert done.returncode == 0, done.stderr
+    assert f"made an API key: {file}" in done.stderr
+    text = (out / "compose.yaml").read_text()
+    assert '- "0.0.0.0:8080:8080"' in text
+    assert 'restart: "no"' in text
+    key = file.read_text().strip()
+    assert key not in text
+    source = re.findall(r'source: "(.*/state/keys/.*)"', text)
+    assert Path(source[0]).read_text().strip() == key
+    assert builder(*given, ANYWAY, "--restart", "no").returncode == 0  # the same files
+    assert 'restart: "unless-stopped"' in builder("export", PRESET, ANYWAY, *words[2:4]).stdout
+
+
+def test_a_preset_that_does_not_fit_the_card_is_refused(builder: Builder) -> None:
+    words = ("export", PRESET, "--card", "5060", ANYWAY)
+    refused = builder(*words)
+    assert (refused.returncode, refused.stdout) == (15, ""), refused.stderr
+    assert f"{PRESET} does not run on 5060" in refused.stderr
+    done = builder(*words, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert f"warning: {PRESET} does not run on 5060: " in done.stderr
+    assert "docker run" in done.stdout
 
 
 def test_a_chart_is_written_and_its_edited_values_stay(builder: Builder, tmp_path: Path) -> None:
     words = ("export", PRESET, ANYWAY, "--format", "helm")
     several = builder(*words)
     assert several.returncode == 2
+    shown = builder(*words, "--dry-run").stdout
+    assert f"# {NAME}/values.yaml\n" in shown
+    assert "kind: Deployment" in shown
     assert "has several files: give --output DIR" in " ".join(several.stderr.split())
     done = builder(*words, "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr

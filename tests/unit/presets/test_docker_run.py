@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from builder.presets import exports
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Service
-from support.services import BASE, SERVICES, services
+from support.services import BASE, KEYED, SERVICES, services
 
 PROGRAM = """#!/bin/sh
 printf "%s\\0" "$#" "$@" >>"$0.calls"
@@ -79,6 +79,14 @@ def test_without_gpu_and_restart() -> None:
         *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
         *("--publish=127.0.0.1:8081:8080", BASE.image),
     ]
+
+
+def test_the_address_and_the_key_are_the_services() -> None:
+    words = exports.words(KEYED)
+    assert "--publish=0.0.0.0:8081:8080" in words
+    assert "--mount=type=bind,source=/state/keys/1.yaml,target=/run/api-key.yaml,readonly" in words
+    assert words[-2:] == ["--api-key-file", "/run/api-key.yaml"]
+    assert "--restart=unless-stopped" in words
 
 
 def test_vllm_keeps_what_it_compiled_and_llama_cpp_has_a_read_only_root() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 
 from builder.presets import exports
 from builder.presets.service import Service, ServiceOption
-from support.services import BASE, SERVICES
+from support.services import BASE, KEYED, SERVICES
 
 
 def files(service: Service) -> dict[str, str]:
@@ -42,7 +43,7 @@ def test_the_values_of_a_published_preset(name: str) -> None:
     assert given["model"] not in " ".join(given["arguments"])
     assert {"model", "context"} & given.keys() == {"model", "context"} & service.places.keys()
     for option in service.arguments:
-        assert not option.why or f"  # {option.why}\n" in found["values.yaml"]
+        assert option.why in re.sub(r"\n +# ", " ", found["values.yaml"])
     chart = yaml.safe_load(found["Chart.yaml"])
     assert (chart["apiVersion"], chart["name"]) == ("v2", service.name)
     assert chart["appVersion"] == "1"
@@ -56,6 +57,17 @@ def test_the_memory_of_the_source_is_divided_among_the_cards() -> None:
     assert "gpumem" not in exports.kubernetes(replace(BASE, memory=8 << 30, cards=0))
     text = exports.kubernetes(replace(BASE, memory=8 << 30))
     assert "# nvidia.com/gpumem: 8192\n" in text
+
+
+def test_the_secret_with_the_key_is_a_value() -> None:
+    found = files(KEYED)
+    given = yaml.safe_load(found["values.yaml"])
+    jsonschema.validate(given, json.loads(found["values.schema.json"]))
+    assert given["apiKeySecret"] == "builder-a-api-key"
+    assert [each["mountPath"] for each in given["mounts"]] == ["/models"]
+    assert given["service"]["type"] == "LoadBalancer"
+    assert "secretName: {{ quote .Values.apiKeySecret }}" in found["templates/deployment.yaml"]
+    assert "apiKeySecret" not in values(BASE)
 
 
 def test_a_placeholder_behind_a_brace_is_no_other_expression() -> None:

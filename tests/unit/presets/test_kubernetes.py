@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from builder.presets import exports
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
-from support.services import BASE, HOSTILE, SERVICES, services
+from support.services import BASE, HOSTILE, KEYED, SERVICES, services
 from support.shipped import PRESETS
 
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
@@ -68,7 +68,9 @@ def test_a_published_preset_is_valid(name: str) -> None:
     container = container_of(service)
     assert_read(container, service)
     assert container["resources"]["limits"] == {"nvidia.com/gpu": service.cards}
-    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    memory = container["resources"]["requests"]["memory"]
+    shared = 2 << 30 if service.cards > 1 else 0
+    assert memory == f"{-(-(sum(service.ram.values()) + shared) >> 30)}Gi"
     assert container["pod"]["volumes"][0]["hostPath"] == {
         "path": "/srv/models",
         "type": "Directory",
@@ -96,6 +98,20 @@ def test_a_published_preset_is_valid(name: str) -> None:
     assert ("/dev/shm" in places) is (service.cards > 1)
 
 
+def test_the_request_of_memory_names_its_parts() -> None:
+    text = exports.kubernetes(SERVICES["qwen3.6-27b-dflash@5090-laptop"])
+    comment, request = text.partition("resources:\n")[2].split("requests: ")[:2]
+    said = " ".join(comment.replace("#", "").split())
+    assert said == (
+        "15.2 GiB of weights (--mlock); 8.0 GiB of cached prompts (llama-server's --cache-ram); "
+        "1.0 GiB for the program and CUDA (not measured)"
+    )
+    assert request.startswith('{cpu: "1", memory: 25Gi}\n')
+    assert (
+        "memory" not in exports.kubernetes(BASE).partition("resources:")[2].partition("limits")[0]
+    )
+
+
 def test_what_the_container_needs_is_valid() -> None:
     needs = ContainerOptions(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
     mounts = (Mount("/a b/$c", "/models"), Mount("/d", "/model/d", file=True))
@@ -110,6 +126,24 @@ def test_what_the_container_needs_is_valid() -> None:
     assert "limits" not in container["resources"]
     endless = container_of(replace(BASE, container=ContainerOptions(ipc="host")))
     assert endless["pod"]["volumes"][0]["emptyDir"] == {"medium": "Memory"}
+
+
+def test_the_key_is_in_a_secret_and_the_service_is_for_the_lan() -> None:
+    container = container_of(KEYED)
+    models, key = container["volumeMounts"]
+    assert models["mountPath"] == "/models"
+    name = "builder-a-api-key"
+    path = "/run/api-key.yaml"
+    assert key == {"name": "api-key", "mountPath": path, "subPath": path[5:], "readOnly": True}
+    assert container["pod"]["volumes"][1] == {"name": "api-key", "secret": {"secretName": name}}
+    text = exports.kubernetes(KEYED)
+    assert text.count("/state/keys") == 1
+    make = f"kubectl create secret generic {name} --from-file=api-key.yaml=/state/keys/1.yaml"
+    assert f"#   {make}\n" in text
+    ports = yaml.safe_load(text.partition("---")[2])["spec"]
+    assert ports["type"] == "LoadBalancer"
+    only = container_of(replace(KEYED, mounts=KEYED.mounts[1:]))
+    assert [each["name"] for each in only["volumeMounts"]] == ["api-key"]
 
 
 def test_an_image_that_no_registry_has_is_never_pulled() -> None:

@@ -83,5 +83,5 @@ def test_vllm_is_asked_by_the_name_that_it_knows() -> None:
     named = model_of(SERVICES["gemma-4-e4b-mtp@5090-laptop"])
     assert named["useModelName"] == "gemma-4-e4b-mtp"
     path = model_of(SERVICES["gemma-4-26b-a4b-awq@5090-laptop"])
-    assert path["useModelName"] == "/models/cyankiwi/gemma-4-26B-A4B-it-AWQ-4bit"
+    assert path["useModelName"] == "gemma-4-26b-a4b-awq"
     assert "useModelName" not in model_of(SERVICES["qwen3.6-27b-dflash@5090-laptop"])

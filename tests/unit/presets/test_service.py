@@ -18,6 +18,7 @@ from support.services import SERVICES
 from support.shipped import PRESETS, RECIPES
 
 IMAGE = "me/image:1"
+LLAMA, VLLM, SGLANG = "llama-cpp-b9261", "vllm-0.21.0", "sglang-0.5.23-wheel"
 
 
 def preset_of(recipe: str, **keys: object) -> Preset:
@@ -58,7 +59,13 @@ def test_the_service_of_a_published_preset(name: str) -> None:
             for place in re.findall(r"/models/[\w./-]+", word)
             if place != model
         )
-    assert found.words == command.arguments(preset, recipe, places)
+    words = [*found.words]
+    if recipe.family == "vllm-overlay":
+        place = words.index("--served-model-name")
+        assert words[place + 1] == found.api_model == name.partition("@")[0]
+        if "--served-model-name" not in preset.serve.arguments:
+            del words[place : place + 2]
+    assert words == command.arguments(preset, recipe, places)
     assert {each.name: each.value for each in found.environment} == preset.serve.environment
     assert found.cards == preset.cards
     assert re.fullmatch(r"[a-z][a-z0-9-]{0,61}[a-z0-9]", found.name)
@@ -68,7 +75,7 @@ def test_the_service_of_a_published_preset(name: str) -> None:
     assert preset.model.shown in model_option.why
 
 
-def test_an_option_has_its_meaning_and_the_caveats_that_name_it() -> None:
+def test_an_option_has_its_meaning() -> None:
     preset = preset_of(
         "llama-cpp-b9261",
         serve={"arguments": ["--mlock", "--unheard-of", "1"], "context": 512},
@@ -78,7 +85,7 @@ def test_an_option_has_its_meaning_and_the_caveats_that_name_it() -> None:
     run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
     found = service(run, IMAGE, Files({"model": "/m"}))
     why = {option.words[0]: option.why for option in found.arguments}
-    assert why["--mlock"].endswith("swapped out nor compressed; On WSL --mlock fails.")
+    assert why["--mlock"].endswith("neither swapped out nor compressed")
     assert why["--unheard-of"] == ""
     assert why["--ctx-size"] == "size of the context in tokens"
     assert found.notes == ("On WSL --mlock fails. (me/engine#1)",)
@@ -115,6 +122,25 @@ def test_vllm_answers_to_the_first_name_that_it_is_given(words: list[str]) -> No
     preset = preset_of("vllm-0.21.0", serve={"arguments": words})
     run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
     assert service(run, IMAGE, Files({"model": "/m"})).api_model == "a"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "option"),
+    [
+        ("vllm-0.21.0", "--served-model-name"),
+        ("sglang-0.5.23-wheel", "--served-model-name"),
+        ("lmdeploy-0.18.0-wheel", "--model-name"),
+    ],
+)
+def test_requests_name_the_preset_and_no_path(recipe: str, option: str) -> None:
+    engine = RECIPES.engine(recipe).recipe
+    files = Files({"model": "/model/Qwen3-8B"})
+    found = service(Run("short@5090", engine, preset_of(recipe)), IMAGE, files)
+    assert (found.words[found.words.index(option) + 1], found.api_model) == ("short", "short")
+    own = service(Run(recipe, engine), IMAGE, files)  # without a preset, the folder's name
+    assert (own.words[own.words.index(option) + 1], own.api_model) == ("Qwen3-8B", "Qwen3-8B")
+    given = Run(recipe, engine, options=("--model", "me/a"))
+    assert option not in service(given, IMAGE, Files({})).words
 
 
 def test_the_context_and_the_port_can_be_chosen() -> None:
@@ -175,6 +201,47 @@ def test_the_name_of_a_container_is_a_label_in_dns(run: str, name: str) -> None:
     assert container_name(run) == name
 
 
+GIB = 1 << 30
+CACHED, OWN = (
+    "of cached prompts (llama-server's --cache-ram)",
+    "for the program and CUDA (not measured)",
+)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "cpu", "needs"),
+    [
+        (LLAMA, ["-ngl", "99"], False, {CACHED: 8 * GIB, OWN: GIB}),
+        (
+            LLAMA,
+            ["--cache-ram", "0", "-ncmoe", "9"],
+            False,
+            {"of weights (--n-cpu-moe)": 9, OWN: GIB},
+        ),
+        (LLAMA, ["-cram", "1024"], True, {"of weights (--cpu)": 9, CACHED: GIB, OWN: GIB}),
+        (LLAMA, ["--no-mmap"], False, {"of weights (--no-mmap)": 9, CACHED: 8 * GIB, OWN: GIB}),
+        ("vllm-0.21.0", [], False, {'as in vLLM\'s own example ("Using Kubernetes")': 6 * 10**9}),
+    ],
+)
+def test_the_memory_of_the_machine(
+    recipe: str, words: list[str], needs: dict[str, int], *, cpu: bool
+) -> None:
+    model = {"name": "A", "repository": "me/A-GGUF", "file": "a.gguf", "size": 9}
+    preset = preset_of(recipe, serve={"arguments": words}, model=model)
+    run = Run("a@5090", RECIPES.engine(recipe).recipe, preset, cpu=cpu)
+    found = service(run, IMAGE, Files({"model": "/models/me/A-GGUF/a.gguf"}))
+    assert {what: count for what, count in found.ram.items() if count} == needs
+
+
+def test_the_memory_of_the_machine_has_the_size_of_a_given_file(tmp_path: Path) -> None:
+    (file := tmp_path / "b.gguf").write_bytes(b"1234")
+    given = Files({"model": "/model/b.gguf"}, (Mount(str(file), "/model/b.gguf", file=True),))
+    preset = preset_of("llama-cpp-b9261", serve={"arguments": ["--mlock"]})
+    run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
+    assert service(run, IMAGE, given).ram["of weights (--mlock)"] == 4
+    assert "of weights that are known (--mlock)" in service(run, IMAGE, Files({"model": "/m"})).ram
+
+
 def test_reasons_are_found_by_the_long_name_of_an_option() -> None:
     file = Path(module.__file__).with_name("reasons.toml")
     tables = tomllib.loads(file.read_text())
@@ -186,9 +253,6 @@ def words_of(recipe: str, own: list[str], options: list[str], **run: object) -> 
     preset = preset_of(recipe, serve={"arguments": own, "context": 65536})
     wanted = Run("a@5090", RECIPES.engine(recipe).recipe, preset, options=(*options,))
     return service(replace(wanted, **run), IMAGE, Files({"model": "/m"})).words  # type: ignore[arg-type]
-
-
-LLAMA, VLLM, SGLANG = "llama-cpp-b9261", "vllm-0.21.0", "sglang-0.5.23-wheel"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +312,7 @@ def test_another_option_stays(recipe: str, own: str, options: str) -> None:
         (LLAMA, "-c 4", ["--model", "/m"]),
         (LLAMA, "-m /n", ["--ctx-size", "8192"]),
         (LLAMA, "-hf me/a", ["--ctx-size", "8192"]),
-        (VLLM, "--max_model_len=4", ["/m"]),
+        (VLLM, "--max_model_len=4", ["/m", "--served-model-name", "a"]),
         (VLLM, "--model me/a", ["--max-model-len", "8192"]),
         (SGLANG, "--model me/a", ["--context-length", "8192"]),
         ("llama-cpp-python-0.3.36", "--n_ctx 4", ["--model", "/m"]),
