@@ -300,15 +300,13 @@ def test_the_places_of_the_notes(facts: Any) -> None:
 
     for name in ("5060", "5080", "5070-ti", "pro-2000"):
         assert "gemma-4-e4b-mtp@5090-laptop" not in on(name)
-    assert {*on("gb10")} == {"qwen3.6-35b-a3b-dflash@3090"}
+    assert {*on("gb10")} == {"qwen3.8-27b-mtp@5090"}
     for name in ("pro-4000", "pro-4000-sff", "5090-laptop"):
         assert on(name)["qwen3.6-27b-mtp-128k@5090-laptop"].context == 131072
     assert on("5090")["qwen3.6-27b-mtp-128k@5090-laptop"].context == 262144
     assert "qwen3.6-27b-mtp-turboquant@5090-laptop" not in on("pro-6000-server")
     assert not on("5090", driver="565.57.01")
     assert "qwen3.6-27b-turboquant-mtp@5090-laptop" not in on("5090", driver="580.65.06")
-    assert "qwen3.6-35b-a3b-awq-mtp@2x3090" not in on("pro-5000-48gb", "5060")
-    assert "qwen3.6-35b-a3b-awq-mtp@2x3090" in on("5090", "5090")
     rows = facts.choice(cards.unnamed_card(22 * GIB, Capability(12, 0))).fits
     assert "qwen3.6-27b-autoround-mtp@5090-laptop" not in {row.preset for row in rows}
     rows = facts.choice(cards.unnamed_card(20 * GIB, Capability(12, 0))).fits

@@ -167,12 +167,6 @@ def section(site: Path, card: str) -> str:
     return next(each for each in sections if f'data-card="{card}"' in each)
 
 
-def test_a_preset_for_two_cards_does_not_run_on_one(site: Path) -> None:
-    for card in data(site)["cards"]:
-        refused = {each["preset"]: each["why"] for each in card["excluded"]}
-        assert "qwen3.6-35b-a3b-awq-mtp@2x3090" in refused, card["card"]
-
-
 def data(site: Path) -> Any:
     return json.loads((site / "index.json").read_text())
 
