@@ -2,7 +2,7 @@
 
     .venv/bin/python studies/speeds.py [--write]
 
-The runs are those of presets, archived ones too, whose size and acceptance are known.  Each of
+The runs are of presets, archived ones too, whose size and acceptance are known.  Each of
 ``FITTED`` is computed by a fit to the others.  Then the shipped figures are compared with the rest.
 """
 

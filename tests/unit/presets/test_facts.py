@@ -34,6 +34,7 @@ GROUPS = [
 ]
 SIZES = (8, 12, 16, 20, 22, 24, 26, 28, 32, 48, 96, 128)
 DRIVERS = ("535.12", "565.57.01", "570.172.08", "575.57", "580.65.06", "580.126.09", "590.10")
+TRIED = {"trial", "filled", "estimate"}  # figures of simulated cards
 OFFLOAD = {"--n-cpu-moe", "--cpu-moe", "--override-tensor", "-ot", "--cpu-offload-gb"}
 
 
@@ -289,6 +290,20 @@ def test_every_preset_runs_where_it_was_published(facts: Any) -> None:
         assert entry.name in {row.preset for row in facts.choice(here).fits}, entry.name
     here = cards.machine_with(REPOSITORY, ["pro-6000-workstation"] * 2, "590.10")
     assert {row.preset for row in facts.choice(here).excluded} == refused
+
+
+MODELS = {8: 3, 12: 4, 16: 5}
+"""Models of the catalog that a GeForce RTX 50 runs at least, by its GB of memory."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("50")])
+def test_a_card_has_models_that_were_tried(facts: Any, name: str) -> None:
+    card = cards.load(REPOSITORY, name)
+    answer = facts.choice(cards.machine_with(REPOSITORY, [name], "590.10"))
+    best = {answer.models[each.preset]: each for each in answer.recommended}
+    tried = {model for model, row in best.items() if row.memory and row.memory.by in TRIED}
+    least = max(count for size, count in MODELS.items() if card.memory > size * 10**9 * 0.9)
+    assert len(tried) >= least, f"{name}: {sorted(tried)}"
 
 
 def test_the_places_of_the_notes(facts: Any) -> None:
