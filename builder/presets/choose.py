@@ -539,7 +539,8 @@ class _Run:
         if card is None:
             return f"its memory is not known, nor the memory of the {self.preset.card}"
         ran = sizes.gib(card.memory * self.preset.cards)
-        return f"its memory is not known; it ran with {ran}, and here are {self.room}"
+        made = "is composed for" if self.preset.composed else "ran with"
+        return f"its memory is not known; it {made} {ran}, and here are {self.room}"
 
     @property
     def room(self) -> str:
@@ -574,6 +575,7 @@ class _Run:
             not_computed = str(error)
         differ = bool(known) and known[0].size > known[-1].size * (1 + DIFFERENCE)
         confirmed = any(each.by in {"trial", "filled", "source"} for each in known)
+        ran = not (self.smaller_cards or preset.composed)  # on cards with no more memory
         catalog, driver = self.question.catalog, self.question.machine.driver
         # An image without CUDA's version may need the newest of all drivers.
         newest = oldest_driver(self.recipe, catalog) or max(layout.OLDEST_DRIVERS.values())
@@ -596,12 +598,12 @@ class _Run:
             memory=known[0] if known else None,
             other_memory=known[-1] if differ else None,
             least=sum(self.least(context) or ()),
-            certain=(not self.smaller_cards or confirmed) and not gpus.is_older(driver, newest),
+            certain=(ran or confirmed) and not gpus.is_older(driver, newest),
             filled=full or (bool(known) and known[0].by == "filled"),
             driver=driver_on(self.recipe, catalog, cards),
             capabilities=capabilities(preset),
             room=room,
-            caveats=(*preset.slower(figure), *(each.shown for each in preset.caveat)),
+            caveats=(*preset.notes(figure), *(each.shown for each in preset.caveat)),
         )
 
 

@@ -167,12 +167,6 @@ def section(site: Path, card: str) -> str:
     return next(each for each in sections if f'data-card="{card}"' in each)
 
 
-def test_a_preset_for_two_cards_does_not_run_on_one(site: Path) -> None:
-    for card in data(site)["cards"]:
-        refused = {each["preset"]: each["why"] for each in card["excluded"]}
-        assert "qwen3.6-35b-a3b-awq-mtp@2x3090" in refused, card["card"]
-
-
 def data(site: Path) -> Any:
     return json.loads((site / "index.json").read_text())
 
@@ -321,7 +315,7 @@ def test_the_manual_names_every_field() -> None:
 
 def test_the_first_page_is_light(site: Path) -> None:
     names = ("index.html", *ASSETS)
-    assert sum(len(gzip.compress((site / name).read_bytes())) for name in names) < 30_000
+    assert sum(len(gzip.compress((site / name).read_bytes())) for name in names) < 45_000
 
 
 def test_the_command(builder: Builder, tmp_path: Path) -> None:
