@@ -426,6 +426,9 @@ class Caveat(Model):
     """The problem, in a sentence."""
     thread: Annotated[str, StringConstraints(pattern=THREAD), PLAIN] | None = None
     """Where it is discussed: "Anbeeld/beellama.cpp#7"."""
+    only: Literal["memory", "HAMi", "mended"] | None = None
+    """Where it is a problem: "memory": on cards with no more memory than the preset's; "HAMi": on
+    vGPU hosts; "mended": nowhere, since the image has the remedy. `show` has it all the same."""
 
     @property
     def shown(self) -> str:
