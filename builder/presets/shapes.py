@@ -16,15 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, model_validator
 
 from builder.core.errors import RecipeError, suggestion
 from builder.core.farm import installed
 from builder.presets.cards import HostCard
 from builder.presets.command import values_of
-from builder.presets.schema import Preset, PresetUse, Result
+from builder.presets.schema import ModelFile, Preset, PresetUse, Result
 from builder.recipes.catalog import read_model
-from builder.recipes.fields import Model, Text
+from builder.recipes.fields import PLAIN, WEB_URL, Model, Text
 
 TINY = "tiny"  # the folder of shapes that stand for no published model
 Value = str | bool | int | float | list[bool] | list[int] | list[float]
@@ -69,6 +69,21 @@ class TensorFile(Model):
     size.  A value with an element for each layer has the one of the layer."""
 
 
+class ListedFile(ModelFile):
+    """A GGUF that a repository of the Hugging Face Hub lists; its size has a source."""
+
+    source: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
+    """Address of the page that states the size."""
+
+    @model_validator(mode="after")
+    def _require_what_a_list_has(self) -> ListedFile:
+        if self.repository is None or self.file is None or not self.of_quantization([self.file]):
+            raise ValueError("give repository, quantization, and a file that is named by it")
+        if self.known_size is None:
+            raise ValueError('give size in bytes, or published_size: "9.4 GB"')
+        return self
+
+
 class ShapeFile(Model):
     """``shapes/NAME.toml``: a model."""
 
@@ -87,6 +102,18 @@ class ShapeFile(Model):
     tokenizer: Tokenizer | None = None
     values: dict[str, Value]
     """By key, without the architecture before it: ``attention.head_count``."""
+    file: list[ListedFile] = Field(default_factory=list)
+    """Files of ``repositories`` whose size somebody states."""
+
+    @model_validator(mode="after")
+    def _require_own_files(self) -> ShapeFile:
+        names = [(each.repository, each.file) for each in self.file]
+        if len({*names}) < len(names):
+            raise ValueError("a file is listed twice")
+        for repository, file in names:
+            if repository not in self.repositories:
+                raise ValueError(f"{file} is of {repository}, which is not in repositories")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +137,30 @@ def shape_names() -> tuple[str, ...]:
 @cache
 def published_shape() -> Mapping[str, str]:
     """The shape of the models of a repository of the Hugging Face Hub, by its name."""
-    files = {name: read_model(_folder() / f"{name}.toml", ShapeFile) for name in shape_names()}
-    return {repository: name for name, file in files.items() for repository in file.repositories}
+    files = _shape_files().items()
+    return {repository: name for name, file in files for repository in file.repositories}
+
+
+def listed_files(preset: Preset) -> list[ListedFile]:
+    """The files that repositories list of a preset's model, the largest first.
+
+    They are of the preset's repository, where it lists any.  There are none of a model that is a
+    whole repository: its engine takes no GGUF.
+    """
+    model = preset.model
+    if model.whole:
+        return []
+    itself = _drafts_itself(preset, values_of(preset.serve.arguments))
+    named = f"{_shape_name(preset)}-mtp" if itself else _shape_name(preset)
+    file = _shape_files().get(published_shape().get(model.repository or "", named))
+    found = file.file if file is not None else []
+    own = [each for each in found if each.repository == model.repository]
+    return sorted(own or found, key=lambda each: -(each.known_size or 0))
+
+
+@cache
+def _shape_files() -> Mapping[str, ShapeFile]:
+    return {name: read_model(_folder() / f"{name}.toml", ShapeFile) for name in shape_names()}
 
 
 @cache
@@ -343,15 +392,14 @@ def computed_speed(
 def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
     size, options = _size(preset), values_of(preset.serve.arguments)
-    drafts = preset.drafter is not None or bool(
-        {"--spec-type", "--speculative-config"} & {*options}
-    )
+    itself = _drafts_itself(preset, options)
+    drafts = itself or preset.drafter is not None
     drafted = _drafted(options) if drafts else 0
     accepted = _acceptance(preset)
     tokens = (
         1.0 if not drafts else 1 + drafted * accepted if drafted and accepted is not None else None
     )
-    shape = model_shape(preset, own_drafts=drafts and preset.drafter is None)
+    shape = model_shape(preset, own_drafts=itself)
     if shape is None:
         return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
     weights = weight_bytes(shape, size, checkpoint=preset.model.whole)
@@ -360,6 +408,10 @@ def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     read += _drafter(preset, weights, shape, drafted)
     read += cache_bytes(shape, *cache_bits(options), filled)
     return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
+
+
+def _drafts_itself(preset: Preset, options: Mapping[str, str]) -> bool:
+    return preset.drafter is None and bool({"--spec-type", "--speculative-config"} & options.keys())
 
 
 def _size(preset: Preset) -> int:
@@ -401,11 +453,14 @@ def _acceptance(preset: Preset) -> float | None:
 
 def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
     """The model's shape, by the model's name; with its MTP block if it drafts itself."""
-    name = re.sub(r"[\s_/]+", "-", preset.model.name.lower())
-    known = shape_names()
+    name, known = _shape_name(preset), shape_names()
     if own_drafts and f"{name}-mtp" in known:
         return shape_of(f"{name}-mtp")
     return shape_of(name) if name in known else None
+
+
+def _shape_name(preset: Preset) -> str:
+    return re.sub(r"[\s_/]+", "-", preset.model.name.lower())
 
 
 def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:

@@ -11,7 +11,9 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.presets import made_models, shapes
-from builder.presets.shapes import Shape, read_shape
+from builder.presets.schema import Preset
+from builder.presets.shapes import ListedFile, Shape, ShapeFile, read_shape
+from builder.recipes.catalog import read_model
 from simulator import gguf
 from support.environment import REPOSITORY
 
@@ -115,6 +117,76 @@ def test_the_output_has_six_bits_at_least() -> None:
 def test_a_size_that_no_quantization_reaches_is_refused(size: int) -> None:
     with pytest.raises(made_models.SizeError, match=rf"^{size} bytes are not between \d+ and \d+$"):
         made_models.reaching(shapes.shape_of("qwen3.6-27b"), size)
+
+
+def listed(name: str) -> list[ListedFile]:
+    return read_model(REPOSITORY / "shapes" / f"{name}.toml", ShapeFile).file
+
+
+@pytest.mark.parametrize("name", [name for name in shapes.shape_names() if listed(name)])
+def test_the_bits_of_a_listed_file_are_near_to_its_name(name: str) -> None:
+    parameters = sum(map(math.prod, shapes.shape_of(name).tensors.values()))
+    for each in listed(name):
+        named = int(re.sub(r"\D", "", each.quantization or "")[0])
+        bits = (each.known_size or 0) * 8 / parameters
+        # Embeddings and the output keep more bits than small types have.
+        assert named < bits < named + (2.5 if named < 4 else 1.5), f"{each.file}: {bits:.2f} bits"
+
+
+def preset(name: str, **model: str) -> Preset:
+    found = tomllib.loads((REPOSITORY / "presets" / f"{name}.toml").read_text())
+    return Preset.model_validate({**found, "model": {"name": found["model"]["name"]} | model})
+
+
+def test_the_files_of_a_preset_are_its_repositorys_the_largest_first() -> None:
+    mtp = "qwen3.6-27b-mtp@5090-laptop"
+    assert [each.quantization for each in shapes.listed_files(preset(mtp))] == [
+        "Q4_K_M",
+        "UD-IQ3_XXS",
+    ], "only files with an MTP block draft"
+    plain = shapes.listed_files(preset(mtp, repository="unsloth/Qwen3.6-27B-GGUF", file="a.gguf"))
+    assert plain[0].file == "Qwen3.6-27B-Q4_K_M.gguf"
+    assert {each.repository for each in plain} == {"unsloth/Qwen3.6-27B-GGUF"}
+    sizes = [each.known_size or 0 for each in plain]
+    assert sizes == sorted(sizes, reverse=True)
+    other = preset(mtp, repository="havenoammo/Qwen3.6-27B-MTP-UD-GGUF", quantization="Q3_K_XL")
+    assert len(shapes.listed_files(other)) == 2, "another repository of the same tensors"
+    assert shapes.listed_files(preset(mtp, repository="unsloth/Qwen3.6-27B-GGUF")) == [], (
+        "all of it"
+    )
+
+
+LISTED = """repositories = ["me/X-GGUF"]
+
+[[file]]
+repository = "me/X-GGUF"
+quantization = "Q4_K_M"
+file = "X-Q4_K_M.gguf"
+size = 1000
+source = "https://huggingface.co/me/X-GGUF"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("size = 1000\n", "", "give size in bytes, or published_size"),
+        ('"X-Q4_K_M.gguf"', '"X-Q5_K_M.gguf"', "a file that is named by it"),
+        ('repository = "me/X-GGUF"', 'repository = "me/Y-GGUF"', "not in repositories"),
+        ("[[file]]", LISTED.partition("\n")[2] + "\n[[file]]", "a file is listed twice"),
+    ],
+)
+def test_a_listed_file_without_its_facts_is_refused(
+    tmp_path: Path, before: str, after: str, why: str
+) -> None:
+    text = LISTED.replace(before, after, 1)
+    file = tmp_path / "x.toml"
+    file.write_text(SHAPE.replace("parts", f"{text.partition(chr(10))[0]}\nparts", 1))
+    read_model(file, ShapeFile)
+    file.write_text(file.read_text() + text.partition("\n")[2])
+    with pytest.raises(RecipeError) as raised:
+        read_model(file, ShapeFile)
+    assert why in str([each.message for each in raised.value.problems])
 
 
 def test_a_repository_has_one_shape() -> None:
