@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
@@ -47,6 +47,7 @@ from builder.recipes.schema import Recipe
 if TYPE_CHECKING:
     from builder.presets.receipts import ReceiptEntry
 
+PROPOSED = "llama-cpp"  # the engine of runs that are proposed: it reads every GGUF
 AUTO = "auto"  # in place of a card's name: the cards of this machine
 
 # The requirements of a preset: code for the card, a driver, memory.
@@ -144,6 +145,11 @@ class Figure:
     receipt: str = ""  # name of its file without the suffix
     card: str = ""  # another card than the machine's, which it was published for
     cards: int = 1
+
+    @property
+    def source(self) -> Literal["receipt", "computed", "published"]:
+        """How it is known."""
+        return "receipt" if self.receipt else "computed" if self.interval else "published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +254,7 @@ class Choice:
     machine: Machine
     fits: tuple[Option, ...]  # the best known first, then the fastest
     excluded: tuple[Refusal, ...]
+    context: int = 0  # the least that was asked for
 
     @property
     def recommended(self) -> tuple[Option, ...]:
@@ -301,7 +308,7 @@ def choose(
         done |= {each.short_name} if first else set()
         fits.append(replace(each, recommended=first))
     excluded = (each for each in answers if isinstance(each, Refusal))
-    return Choice(question.machine, tuple(fits), tuple(excluded))
+    return Choice(question.machine, tuple(fits), tuple(excluded), question.context)
 
 
 def _place(found: Option) -> tuple[bool, int, bool, float, str]:
@@ -764,7 +771,8 @@ def known(
             found = checked(catalog, datetime.now(UTC))
             receipts, invalid = found.entries, len(found.invalid)
         measured = of_presets(receipts, catalog, entries)
-    trials, refused, digests = tried(catalog.root, state, entries)
+    others = [name for name in catalog.engines if name.startswith(f"{PROPOSED}-")]
+    trials, refused, digests = tried(catalog.root, state, entries, others)
     published = cards.known(catalog.root, {entry.preset.card for entry in entries})
     question = Question(
         Machine(()), catalog, published, trials=trials, receipts=measured, refused=refused
@@ -812,9 +820,11 @@ def _verified(state: Path, recipe: str) -> _Record | None:
 def of_farm(root: Path) -> tuple[Presets, Catalog]:
     """The presets of the farm at ``root``, and the recipes that they and its receipts name.
 
-    No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
+    Beside them, only recipes of llama.cpp with a trial are read, for proposals.  Raises
+    ``RecipeError`` where the farm has no recipes.
     """
-    recipes = set()
+    recipes = {file.stem for file in (root / TRIALS).glob(f"{PROPOSED}-b*.json")}
+    recipes = {name for name in recipes if (root / "recipes" / f"{name}.toml").exists()}
     for file in (root / "receipts").glob("*.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):  # reported by ``known``
             recipes.add(str(json.loads(file.read_bytes())["image"]["recipe"]))

@@ -141,21 +141,10 @@ def published_shape() -> Mapping[str, str]:
     return {repository: name for name, file in files for repository in file.repositories}
 
 
-def listed_files(preset: Preset) -> list[ListedFile]:
-    """The files that repositories list of a preset's model, the largest first.
-
-    They are of the preset's repository, where it lists any.  There are none of a model that is a
-    whole repository: its engine takes no GGUF.
-    """
-    model = preset.model
-    if model.whole:
-        return []
-    itself = _drafts_itself(preset, values_of(preset.serve.arguments))
-    named = f"{_shape_name(preset)}-mtp" if itself else _shape_name(preset)
-    file = _shape_files().get(published_shape().get(model.repository or "", named))
-    found = file.file if file is not None else []
-    own = [each for each in found if each.repository == model.repository]
-    return sorted(own or found, key=lambda each: -(each.known_size or 0))
+def listed_files(name: str) -> list[ListedFile]:
+    """The files that repositories list of the model of a shape, the largest first."""
+    file = _shape_files().get(name)
+    return sorted(file.file if file else [], key=lambda each: -(each.known_size or 0))
 
 
 @cache
@@ -453,14 +442,10 @@ def _acceptance(preset: Preset) -> float | None:
 
 def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
     """The model's shape, by the model's name; with its MTP block if it drafts itself."""
-    name, known = _shape_name(preset), shape_names()
+    name, known = re.sub(r"[\s_/]+", "-", preset.model.name.lower()), shape_names()
     if own_drafts and f"{name}-mtp" in known:
         return shape_of(f"{name}-mtp")
     return shape_of(name) if name in known else None
-
-
-def _shape_name(preset: Preset) -> str:
-    return re.sub(r"[\s_/]+", "-", preset.model.name.lower())
 
 
 def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:
