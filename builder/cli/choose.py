@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -35,7 +36,11 @@ COLUMNS = (
 )
 """The columns of the table that a pipe gets."""
 GIB = 1 << 30
-DROPS = ("size", "quant")  # columns that a narrow terminal does not show, the first one first
+DROPS = (
+    "elsewhere",
+    "size",
+    "quant",
+)  # columns that a narrow terminal does not show, the first one first
 
 
 def _checked_driver(value: str | None) -> str | None:
@@ -161,7 +166,7 @@ def _require_presets(presets: Presets, model: str | None) -> None:
         raise UsageError(
             what,
             f"the models: {', '.join(known)}" if known else "",
-            "any other GGUF: `builder run RECIPE --model FILE`; `builder fit` tries it without a card",
+            "another GGUF: `builder run RECIPE --model FILE`; tried without a card: `builder fit`",
         )
 
 
@@ -176,7 +181,7 @@ def _shown(machine: Machine) -> str:
 def _next_step(answer: Choice) -> str:
     from builder.presets.choose import Obstacle
 
-    obstacles = {each.obstacle for each in answer.excluded}
+    obstacles = {each.obstacle for each in answer.excluded} - {Obstacle.REFUSED}
     if Obstacle.CONTEXT in obstacles:
         return "ask for less --context"
     if obstacles == {Obstacle.IMAGE}:
@@ -275,18 +280,19 @@ def _print(
     for remark in answer.machine.remarks:
         log(remark)
     best = _by_speed(answer.recommended)
-    rows = [_row(each.short_name if short else each.preset, each) for each in best]
+    row = partial(_row, everything=everything)
+    rows = [row(each.short_name if short else each.preset, each) for each in best]
     shown: list[Option | Proposal] = [*best, *proposed]
     if everything:
         others = [each for each in answer.fits if not each.recommended]
         rows += [(), ("More presets:",)] if others else []
-        rows += [_row(each.preset, each) for each in others]
+        rows += [row(each.preset, each) for each in others]
         shown += others
     if proposed:
         rows += [(), ("Proposed, not published:",)]
-        rows += [_row(f"{n} {each.short_name}", each) for n, each in enumerate(proposed, 1)]
-    header = (f"{PROGRAM} run", "quant", "context", "memory", "size", "tokens/s")
-    table(header, rows, drops=DROPS, right=header[2:])
+        rows += [row(f"{n} {each.short_name}", each) for n, each in enumerate(proposed, 1)]
+    header = (f"{PROGRAM} run", "quant", "context", "memory", "size", "tokens/s", "elsewhere")
+    table(header if everything else header[:-1], rows, drops=DROPS, right=header[2:-1])
     if shown:
         used = {each.own.source for each in shown if each.own}
         letters = ", ".join(text for source, text in LEGEND.items() if source in used)
@@ -298,7 +304,7 @@ def _print(
             paragraph(obstacle, [f"{each.preset}: {'; '.join(each.why)}" for each in refused])
 
 
-def _row(name: str, each: Option | Proposal) -> tuple[str, ...]:
+def _row(name: str, each: Option | Proposal, *, everything: bool) -> tuple[str, ...]:
     letter = each.own.source[0] if each.own else "?"
     return (
         name,
@@ -307,7 +313,17 @@ def _row(name: str, each: Option | Proposal) -> tuple[str, ...]:
         _memory(each),
         f"{each.download / 1e9:.1f}G" if each.download else "?",
         f"{_speed(each)} {letter}".lstrip(),
+        *([_elsewhere(each)] if everything else []),
     )
+
+
+def _elsewhere(each: Option | Proposal) -> str:
+    """The figure that was published for another card: ``245.7 on 5090-laptop``."""
+    figure = each.figure
+    if figure is None or not figure.card:
+        return ""
+    count = f"{figure.cards} x " if figure.cards > 1 else ""
+    return f"{figure.tokens_per_second:.1f} on {count}{figure.card}"
 
 
 def _by_obstacle(excluded: Sequence[Refusal]) -> Iterator[tuple[str, list[Refusal]]]:

@@ -170,7 +170,8 @@ class _Model:
     def answer(self) -> Proposal | Unserved:
         recipe = self.recipe()
         if recipe is None:
-            return self.unserved("no image of llama.cpp is for this card and driver", None)
+            no = "no image of llama.cpp is for this card and driver"
+            return self.unserved(f"{self.refused()}; {no}", None)
         files = [
             each
             for each in shapes.listed_files(self.short_name)
@@ -273,8 +274,8 @@ class _Model:
         """Why the model's presets do not run, or are not known to."""
         for fit in self.choice.fits:
             if fit.short_name == self.short_name:
-                lacks = "a file that you have to name" if fit.needs_file else "a confirmed figure"
-                return f"{fit.preset} may run, it lacks {lacks}"
+                lacks = "name its files" if fit.needs_file else "whether it fits is not known"
+                return f"{fit.preset} may run: {lacks}"
         own = [each for each in self.choice.excluded if each.short_name == self.short_name]
         return min((each.why[0] for each in own), key=len)
 

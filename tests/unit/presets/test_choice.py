@@ -81,7 +81,9 @@ def test_the_fastest_is_first_and_one_without_a_figure_last() -> None:
         preset("fast", SWEEP),
     ]
     found = chosen(entries)
-    assert [(each.preset, each.figure and each.figure.tokens_per_second) for each in found.fits] == [
+    assert [
+        (each.preset, each.figure and each.figure.tokens_per_second) for each in found.fits
+    ] == [
         ("fast", 80),
         ("slow", 71),
         ("none", None),
@@ -306,8 +308,7 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
     reason = why_not(chosen([preset("wide", WIDE)], "5080", context=65536, trial=TWICE))
     taken = (12 << 30) + 65536 * (64 << 10)
     assert reason == (
-        f"it takes {sizes.gib(taken)} (as tried); {lacking(taken)}; "
-        "a context of 49152 tokens fits"
+        f"it takes {sizes.gib(taken)} (as tried); {lacking(taken)}; a context of 49152 tokens fits"
     )
     # Above the larger trial and below the smaller one nothing is known.
     half = use_of(12 << 30, context=65536, smaller=ContextUse(8192, 10 << 30, {}))
