@@ -588,7 +588,8 @@ class _Run:
             text = f"its memory is not known, nor the memory of the {self.preset.card}"
         else:
             ran = sizes.gib(card.memory * self.preset.cards)
-            text = f"its memory is not known; it ran with {ran}, {self.has}"
+            made = "is composed for" if self.preset.composed else "ran with"
+            text = f"its memory is not known; it {made} {ran}, {self.has}"
         return Obstacle.UNKNOWN, text
 
     @property
@@ -690,13 +691,12 @@ class _Run:
         # An image without CUDA's version may need the newest of all drivers.
         newest = oldest_driver(self.recipe, self.question.catalog)
         newest = newest or max(layout.OLDEST_DRIVERS.values())
-        return (not self.smaller_cards or confirmed) and not gpus.is_older(
-            self.question.machine.driver, newest
-        )
+        ran = not (self.smaller_cards or self.preset.composed)  # on cards with no more memory
+        return (ran or confirmed) and not gpus.is_older(self.question.machine.driver, newest)
 
     def caveats(self, figure: Result | None) -> Iterator[str]:
         """The known problems on these cards."""
-        yield from self.preset.slower(figure)
+        yield from self.preset.notes(figure)
         own = self.published_card
         larger = own is not None and all(card.memory * USABLE > own.memory for card in self.cards)
         for each in self.preset.caveat:

@@ -99,6 +99,8 @@ class ShapeFile(Model):
     layers: list[Layers]
     repositories: list[Text] = Field(default_factory=list)
     """Repositories of the Hugging Face Hub whose files have this shape."""
+    same: list[Text] = Field(default_factory=list)
+    """Names of other models whose tensors have this shape."""
     tokenizer: Tokenizer | None = None
     values: dict[str, Value]
     """By key, without the architecture before it: ``attention.head_count``."""
@@ -381,6 +383,8 @@ def computed_speed(
 def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
     size, options = _size(preset), values_of(preset.serve.arguments)
+    if OFFLOADING & options.keys():
+        raise NotComputedError("the machine's memory holds a part of it")
     itself = _drafts_itself(preset, options)
     drafts = itself or preset.drafter is not None
     drafted = _drafted(options) if drafts else 0
@@ -442,7 +446,8 @@ def _acceptance(preset: Preset) -> float | None:
 
 def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
     """The model's shape, by the model's name; with its MTP block if it drafts itself."""
-    name, known = re.sub(r"[\s_/]+", "-", preset.model.name.lower()), shape_names()
+    known, name = shape_names(), re.sub(r"[\s_/]+", "-", preset.model.name.lower())
+    name = next((of for of, file in _shape_files().items() if name in file.same), name)
     if own_drafts and f"{name}-mtp" in known:
         return shape_of(f"{name}-mtp")
     return shape_of(name) if name in known else None

@@ -116,12 +116,23 @@ def test_the_best_known_is_first() -> None:
     assert tried.known is Standing.PUBLISHED
 
 
+def test_a_composed_preset_is_recommended_where_it_was_tried_alone() -> None:
+    composed = preset("qwen3.6-27b@5090-laptop", "serve = { context = 32768 }")
+    assert composed.preset.composed
+    found = chosen([composed], "5090-laptop")
+    assert [each.certain for each in found.fits] == [False]
+    assert not found.recommended
+    assert "it is composed for" in why_not(chosen([composed], "5080"))
+    (tried,) = chosen([composed], "5080", trial=use_of(12 << 30)).recommended
+    assert tried.caveats[0].startswith("nobody published this run")
+
+
 def test_a_preset_whose_models_nobody_can_download_is_last_and_never_recommended() -> None:
     unnamed = {"name": "Qwen3.6 27B DFlash"}
     entries = [
         preset("qwen3.6-27b-nowhere@5090", SWEEP, model={"name": "Qwen3.6 27B"}),
         preset("qwen3.6-27b-drafter@5090", SWEEP, drafter=unnamed),
-        preset("qwen3.6-27b@5090", "serve = { context = 4096 }"),
+        preset("qwen3.6-27b@5090", UNTOLD),
     ]
     found = chosen(entries, "5090-laptop")
     assert found.fits[0].preset == "qwen3.6-27b@5090"

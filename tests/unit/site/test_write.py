@@ -19,14 +19,13 @@ from builder.core.errors import WorldError
 from builder.core.settings import Settings
 from builder.engines.families import load_catalog
 from builder.presets import cards
-from builder.presets.choose import known
+from builder.presets.choose import Figure, Refusal, known
 from builder.presets.service import mounted
 from builder.publish.nights import NightlyRun
 from builder.publish.tag_history import Move
 from builder.site import facts as choices
 from builder.site.facts import (
     CardFact,
-    Figure,
     ImageFact,
     Measurement,
     NextStep,
@@ -34,7 +33,6 @@ from builder.site.facts import (
     PatchFact,
     PublishedFigure,
     PublishedTag,
-    Refusal,
     Site,
     Speed,
     collect,
@@ -165,12 +163,6 @@ def section(site: Path, card: str) -> str:
     """What the first page says of a card."""
     sections = re.split(r"<section ", (site / "index.html").read_text())
     return next(each for each in sections if f'data-card="{card}"' in each)
-
-
-def test_a_preset_for_two_cards_does_not_run_on_one(site: Path) -> None:
-    for card in data(site)["cards"]:
-        refused = {each["preset"]: each["why"] for each in card["excluded"]}
-        assert "qwen3.6-35b-a3b-awq-mtp@2x3090" in refused, card["card"]
 
 
 def data(site: Path) -> Any:
