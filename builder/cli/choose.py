@@ -295,9 +295,9 @@ def _print(
     table(header if everything else header[:-1], rows, drops=DROPS, right=header[2:-1])
     if shown:
         used = {each.own.source for each in shown if each.own}
-        letters = ", ".join(text for source, text in LEGEND.items() if source in used)
-        more = "; ? not known, + at least" if "?" in str(rows) or "+" in str(rows) else ""
-        line(f"\n{letters}{more}")
+        words = [text for source, text in LEGEND.items() if source in used]
+        words += [text for text in ("? not known", "+ at least") if text[0] in str(rows)]
+        line(f"\n{', '.join(words)}")
     paragraph("No run is known for", [f"{each.short_name}: {each.why}" for each in unserved])
     if everything:
         for obstacle, refused in _by_obstacle(answer.excluded):

@@ -17,6 +17,7 @@ from builder.core.errors import as_started, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 @cache
@@ -107,7 +108,15 @@ def table(
             for text in texts:
                 text.no_wrap, text.overflow = True, "ellipsis"
         drawn.add_row(*texts)
-    out().print(drawn)
+    _print_short(drawn)
+
+
+def _print_short(drawn: Table) -> None:
+    """Print a table without the blanks at the end of its lines."""
+    with out().capture() as captured:
+        out().print(drawn)
+    for each in captured.get().splitlines():
+        out().file.write(f"{each.rstrip()}\n")
 
 
 def _tabbed(rows: Sequence[Sequence[str]]) -> None:

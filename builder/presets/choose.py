@@ -13,11 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cached_property
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
@@ -35,6 +34,7 @@ from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trial
 from builder.presets.service import OPTIONS_OF_PLACES
 from builder.presets.shapes import (
     OFFLOADING,
+    Figure,
     MemoryNeed,
     NotComputedError,
     computed_speed,
@@ -130,26 +130,6 @@ def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> st
 # The choice.
 
 DIFFERENCE = 0.1  # share by which figures of one memory differ, so that both are shown
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A speed on a card."""
-
-    tokens_per_second: float  # the mean of the runs
-    interval: tuple[float, float] | None = None
-    """Of a receipt: the mean's, with 95 % confidence; of a computed speed: nine of ten runs."""
-    context: int | None = None
-    runs: int | None = None
-    by: str = ""
-    receipt: str = ""  # name of its file without the suffix
-    card: str = ""  # another card than the machine's, which it was published for
-    cards: int = 1
-
-    @property
-    def source(self) -> Literal["receipt", "computed", "published"]:
-        """How it is known."""
-        return "receipt" if self.receipt else "computed" if self.interval else "published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,53 +384,26 @@ def _options(preset: Preset, question: Question) -> dict[str, str]:
     return command.values_by_setting(written, recipe)
 
 
-@dataclass(frozen=True)
 class _Run:
     """A preset on the cards of a question's machine."""
 
-    entry: PresetEntry
-    question: Question
-
-    @property
-    def preset(self) -> Preset:
-        return self.entry.preset
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        return self.question.catalog.engine(self.preset.recipe).recipe
-
-    @cached_property
-    def cards(self) -> list[HostCard]:
-        """The cards of the machine that it would get: they have most memory."""
-        machine = self.question.machine
+    def __init__(self, entry: PresetEntry, question: Question) -> None:
+        self.name, self.preset, self.question = entry.name, entry.preset, question
+        self.recipe = question.catalog.engine(self.preset.recipe).recipe
+        self.trial = question.trials.get(entry.name)
+        self.options = _options(self.preset, question)
+        machine = question.machine
         largest = sorted(machine.cards, key=lambda card: -card.memory)
         able = (each for each in largest if runs_on(self.recipe, each.capability, machine.platform))
-        return list(islice(able, self.preset.cards))
-
-    @cached_property
-    def published_card(self) -> Card | None:
-        return self.question.cards.get(self.preset.card)
-
-    @cached_property
-    def trial(self) -> PresetUse | None:
-        return self.question.trials.get(self.entry.name)
-
-    @cached_property
-    def options(self) -> dict[str, str]:
-        return _options(self.preset, self.question)
-
-    @cached_property
-    def changed(self) -> bool:
+        self.cards = [*islice(able, self.preset.cards)]  # those with most memory
+        self.part = largest_part(self.recipe, self.options, len(self.cards))
         own = command.values_by_setting(self.preset.serve.arguments, self.recipe)
-        new = command.values_by_setting(self.question.options, self.recipe)
+        new = command.values_by_setting(question.options, self.recipe)
         differ = {name for name, value in new.items() if own.get(name) != value}
-        return self.question.other_model or bool(RESIZING & differ)
+        self.changed = question.other_model or bool(RESIZING & differ)
+        self.published_card = question.cards.get(self.preset.card)
 
-    @cached_property
-    def part(self) -> float | None:
-        return largest_part(self.recipe, self.options, len(self.cards))
-
-    @cached_property
+    @property
     def smaller_cards(self) -> bool:
         own = self.published_card
         if own is None:
@@ -482,7 +435,7 @@ class _Run:
             return self.option(short_name, *fitting)
         why += [lacks] if lacks else []
         texts = tuple(text for _, text in why)
-        return Refusal(self.entry.name, short_name, self.preset.model.name, texts, why[0][0])
+        return Refusal(self.name, short_name, self.preset.model.name, texts, why[0][0])
 
     def with_room(
         self, contexts: Sequence[tuple[int, Result | None]]
@@ -521,8 +474,7 @@ class _Run:
         if why := [*no_image(recipe, machine.cards, machine.platform)]:
             yield from ((Obstacle.IMAGE, each) for each in why)
         elif (lack := self.preset.cards - len(cards)) > 0:
-            more = f"it needs {self.preset.cards} cards: {lack} more"
-            yield Obstacle.CARDS, more
+            yield Obstacle.CARDS, f"it needs {self.preset.cards} cards: {lack} more"
         driver = driver_on(recipe, self.question.catalog, cards)
         if gpus.is_older(machine.driver, driver):
             what = f"the driver {machine.driver} is too old: it needs {driver} or newer"
@@ -618,14 +570,15 @@ class _Run:
     def option(
         self, short_name: str, context: int, result: Result | None, known: list[MemoryNeed]
     ) -> Option:
-        preset, cards, use = self.preset, self.cards, self.trial
+        preset, cards, use, own = self.preset, self.cards, self.trial, self.published_card
         room = sum(card.memory for card in cards)
         full = bool(use and use.filled and context <= use.context and room >= use.memory)
         files = [file.known_size for file in preset.files.values()]
-        measured = figure_on(self.question.receipts.get(self.entry.name, ()), cards, context)
+        measured = figure_on(self.question.receipts.get(self.name, ()), cards, context)
         published, computed, not_computed = self.published(result), None, ""
         try:
-            computed = self.computed()
+            published_at = own.bandwidth if own is not None else 0
+            computed = computed_speed(preset, self.recipe.engine, cards[0].bandwidth, published_at)
         except NotComputedError as error:
             not_computed = str(error)
         figure = measured or published or computed
@@ -638,7 +591,7 @@ class _Run:
         other = None if context in {0, preset.serve.context} else context
         differ = bool(known) and known[0].size > known[-1].size * (1 + DIFFERENCE)
         return Option(
-            preset=self.entry.name,
+            preset=self.name,
             short_name=short_name,
             model=preset.model.name,
             recipe=preset.recipe,
@@ -661,7 +614,7 @@ class _Run:
             driver=driver_on(self.recipe, self.question.catalog, cards),
             capabilities=capabilities(preset),
             caveats=tuple(self.caveats(result or preset.published)),
-            command=shlex.join([PROGRAM, "run", *run_words(self.entry.name, preset, other)]),
+            command=shlex.join([PROGRAM, "run", *run_words(self.name, preset, other)]),
         )
 
     def published(self, result: Result | None) -> Figure | None:
@@ -677,12 +630,6 @@ class _Run:
             card="" if here else preset.card,
             cards=preset.cards,
         )
-
-    def computed(self) -> Figure:
-        own, bandwidth = self.published_card, self.cards[0].bandwidth
-        published = own.bandwidth if own is not None else 0
-        found = computed_speed(self.preset, self.recipe.engine, bandwidth, published)
-        return Figure(found.tokens_per_second, found.interval)
 
     def certain(self, known: Sequence[MemoryNeed]) -> bool:
         """Whether it is known that it fits, not by a figure that nobody confirmed, and that the

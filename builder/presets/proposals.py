@@ -18,10 +18,10 @@ from builder.core.errors import PROGRAM
 from builder.docker import gpus
 from builder.presets import cards, shapes
 from builder.presets.cards import HostCard
-from builder.presets.choose import PROPOSED, STEP, Choice, Figure, Known, driver_on, no_image
+from builder.presets.choose import PROPOSED, STEP, Choice, Known, driver_on, no_image
 from builder.presets.schema import TRIALS, MainModel, Preset
 from builder.presets.service import download_command
-from builder.presets.shapes import ListedFile, NotComputedError, Shape, computed_speed
+from builder.presets.shapes import Figure, ListedFile, NotComputedError, Shape, computed_speed
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.schema import Recipe
 
@@ -265,10 +265,9 @@ class _Model:
         given = file.model_dump(exclude={"source"}) | {"name": self.name}
         run = Preset(recipe=recipe.name, summary=self.name, card="any", model=MainModel(**given))
         try:
-            found = computed_speed(run, recipe.engine, self.card.bandwidth, 0)
+            return computed_speed(run, recipe.engine, self.card.bandwidth, 0), ""
         except NotComputedError as error:
             return None, str(error)
-        return Figure(found.tokens_per_second, found.interval), ""
 
     def refused(self) -> str:
         """Why the model's presets do not run, or are not known to."""

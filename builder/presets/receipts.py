@@ -27,8 +27,9 @@ from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.presets import choose, command
 from builder.presets.cards import DRIVER, plain_name
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Figure, Measured
+from builder.presets.choose import Measured
 from builder.presets.schema import ModelFile, Preset
+from builder.presets.shapes import Figure
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
 from builder.recipes.schema import Recipe

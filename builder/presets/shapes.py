@@ -325,19 +325,23 @@ class NotComputedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """A computed speed: tokens in a second of one stream, after a short prompt."""
+class Figure:
+    """A speed on a card."""
 
-    tokens_per_second: float
-    interval: tuple[float, float]  # nine of ten runs that were compared are within it
+    tokens_per_second: float  # the mean of the runs
+    interval: tuple[float, float] | None = None
+    """Of a receipt: the mean's, with 95 % confidence; of a computed speed: nine of ten runs."""
+    context: int | None = None
+    runs: int | None = None
+    by: str = ""
+    receipt: str = ""  # name of its file without the suffix
+    card: str = ""  # another card than the machine's, which it was published for
+    cards: int = 1
 
     @property
-    def shown(self) -> str:
-        """With the two digits that are worth showing: "~95 (83-130)"."""
-        speed, low, high = (
-            f"{float(f'{each:.2g}'):g}" for each in (self.tokens_per_second, *self.interval)
-        )
-        return f"~{speed} ({low}-{high})"
+    def source(self) -> Literal["receipt", "computed", "published"]:
+        """How it is known."""
+        return "receipt" if self.receipt else "computed" if self.interval else "published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +360,8 @@ class DecodeStep:
 
 def computed_speed(
     preset: Preset, engine: str, bandwidth: int, published: int, filled: int = FILLED
-) -> Computed:
-    """The speed of a preset on a card.
+) -> Figure:
+    """The speed of a preset on a card: of one stream, after a short prompt.
 
     ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
     the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
@@ -377,7 +381,7 @@ def computed_speed(
         tokens = own.tokens_per_second.middle * step(preset, engine).seconds(published)
     speed = tokens / now.seconds(bandwidth)
     low, high = (round(speed * share, 2) for share in INTERVAL)
-    return Computed(round(speed, 2), (low, high))
+    return Figure(round(speed, 2), (low, high))
 
 
 def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
