@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,11 +15,11 @@ from builder.core.errors import PROGRAM, FitError, UsageError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from builder.presets.cards import Machine
     from builder.presets.catalog import Presets
-    from builder.presets.choose import Choice, Option, Refusal
+    from builder.presets.choose import Choice, Option
     from builder.presets.proposals import Proposal, Unserved
     from builder.recipes.catalog import Catalog
 
@@ -36,11 +35,9 @@ COLUMNS = (
 )
 """The columns of the table that a pipe gets."""
 GIB = 1 << 30
-DROPS = (
-    "elsewhere",
-    "size",
-    "quant",
-)  # columns that a narrow terminal does not show, the first one first
+HEADER = ("quant", "context", "memory", "size", "tokens/s", "elsewhere")
+"""The columns of a terminal after the name."""
+DROPS = ("elsewhere", "size", "quant")  # what a narrow terminal does not show, the first one first
 
 
 def _checked_driver(value: str | None) -> str | None:
@@ -121,15 +118,19 @@ def choose(
         log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
     answer = presets.choice(here, least, model or "")
     proposed, unserved = proposals(presets, answer, own.models_dir.expanduser())
-    start = _start(answer, proposed, short=model is None)
+    best = sorted(
+        answer.recommended, key=lambda each: -(each.own.tokens_per_second if each.own else 0)
+    )
+    start = _start(best, proposed, short=model is None)
     if as_json:
         print_json(_as_json(answer, proposed, unserved, start))
-    elif out().is_terminal:
-        _print(answer, proposed, unserved, everything=everything, short=model is None)
     else:
-        _print_tabs(answer, proposed, unserved, everything=everything)
-    if not as_json:
-        _tell(answer, proposed, unserved, start)
+        _say(_shown(here))
+        for remark in here.remarks:
+            log(remark)
+        show = _print if out().is_terminal else _print_tabs
+        show(answer, best, proposed, unserved, everything=everything, short=model is None)
+        _tell(best, proposed, unserved, start)
     if not answer.fits:
         raise FitError(f"no preset runs on {_shown(here)}", hint=_next_step(answer))
 
@@ -191,19 +192,15 @@ def _next_step(answer: Choice) -> str:
     return "`builder fit` tries other models and smaller contexts"
 
 
-def _start(answer: Choice, proposed: Sequence[Proposal], *, short: bool) -> str:
-    """The command that starts the first row; empty where there is none."""
-    best = _by_speed(answer.recommended)
-    if best:
-        return _command(best[0], short=short)
-    return proposed[0].command if proposed else ""
+def _start(best: Sequence[Option], proposed: Sequence[Proposal], *, short: bool) -> str:
+    """The command that starts the first row; empty where there is none.
 
-
-def _command(each: Option, *, short: bool) -> str:
-    if not short:
-        return each.command
-    context = f" --context {each.other_context}" if each.other_context else ""
-    return f"{PROGRAM} run {each.short_name}{context}"
+    ``short``: a short name means the same preset, since all presets were asked for.
+    """
+    if not best:
+        return proposed[0].command if proposed else ""
+    context = f" --context {best[0].other_context}" if best[0].other_context else ""
+    return f"{PROGRAM} run {best[0].short_name}{context}" if short else best[0].command
 
 
 def _as_json(
@@ -242,155 +239,104 @@ def _as_json(
     }
 
 
-def _by_speed(rows: Sequence[Option]) -> list[Option]:
-    return sorted(rows, key=lambda each: -(each.own.tokens_per_second if each.own else 0))
-
-
-def _speed(each: Option | Proposal) -> str:
-    """This card's own number: ``~460`` is computed."""
-    if each.own is None:
-        return ""
-    own = each.own.tokens_per_second
-    return f"~{float(f'{own:.2g}'):g}" if each.own.source == "computed" else f"{own:.1f}"
-
-
-def _memory(each: Option | Proposal) -> str:
-    """``20 of 31G``; ``15+`` is the least that it takes."""
+def _cells(each: Option | Proposal, why: str = "") -> tuple[str, ...]:
+    """A row of ``COLUMNS``; memory: ``20 of 31G``, ``15+`` is the least that it takes."""
     least = f"{each.least / GIB:.0f}+" if each.least else "?"
     taken = f"{each.memory / GIB:.0f}" if each.memory else least
-    return f"{taken} of {each.room / GIB:.0f}G"
-
-
-def _context(tokens: int) -> str:
-    return f"{tokens // 1024}K" if tokens and not tokens % 1024 else str(tokens or "?")
-
-
-# A terminal: 80 columns are enough.
+    own, speed = each.own, ""
+    if own:
+        computed, number = own.source == "computed", own.tokens_per_second
+        speed = f"{float(f'{number:.2g}'):g}" if computed else f"{number:.1f}"
+    return (
+        *(each.short_name, each.preset, each.quantization, str(each.context or "")),
+        f"{taken} of {each.room / GIB:.0f}G",
+        f"{each.download / 1e9:.1f}G" if each.download else "",
+        *(speed, own.source if own else "", each.command, why),
+    )
 
 
 def _print(
     answer: Choice,
+    best: Sequence[Option],
     proposed: Sequence[Proposal],
     unserved: Sequence[Unserved],
     *,
     everything: bool,
     short: bool,
 ) -> None:
-    line(f"{_shown(answer.machine)}\n")
-    for remark in answer.machine.remarks:
-        log(remark)
-    best = _by_speed(answer.recommended)
-    row = partial(_row, everything=everything)
-    rows = [row(each.short_name if short else each.preset, each) for each in best]
-    shown: list[Option | Proposal] = [*best, *proposed]
-    if everything:
-        others = [each for each in answer.fits if not each.recommended]
-        rows += [(), ("More presets:",)] if others else []
-        rows += [row(each.preset, each) for each in others]
-        shown += others
-    if proposed:
-        rows += [(), ("Proposed, not published:",)]
-        rows += [row(f"{n} {each.short_name}", each) for n, each in enumerate(proposed, 1)]
-    header = (f"{PROGRAM} run", "quant", "context", "memory", "size", "tokens/s", "elsewhere")
-    table(header if everything else header[:-1], rows, drops=DROPS, right=header[2:-1])
-    if shown:
-        used = {each.own.source for each in shown if each.own}
-        words = [text for source, text in LEGEND.items() if source in used]
-        words += [text for text in ("? not known", "+ at least") if text[0] in str(rows)]
-        line(f"\n{', '.join(words)}")
+    """The table of a terminal: 80 columns are enough for it."""
+    others = [each for each in answer.fits if everything and not each.recommended]
+    rows = [_row(each.short_name if short else each.preset, each) for each in best]
+    rows += [(), ("More presets:",)] if others else []
+    rows += [_row(each.preset, each) for each in others]
+    rows += [(), ("Proposed, not published:",)] if proposed else []
+    rows += [_row(f"{n} {each.short_name}", each) for n, each in enumerate(proposed, 1)]
+    line("")
+    header = (f"{PROGRAM} run", *HEADER[: None if everything else -1])
+    table(header, [row[: len(header)] for row in rows], drops=DROPS, right=HEADER[1:-1])
+    figures = [each.own for each in (*best, *others)] + [each.own for each in proposed]
+    used = {figure.source for figure in figures if figure}
+    words = [text for source, text in LEGEND.items() if source in used]
+    words += [text for text in ("? not known", "+ at least") if text[0] in str(rows)]
+    line(f"\n{', '.join(words)}")
     paragraph("No run is known for", [f"{each.short_name}: {each.why}" for each in unserved])
-    if everything:
-        for obstacle, refused in _by_obstacle(answer.excluded):
-            paragraph(obstacle, [f"{each.preset}: {'; '.join(each.why)}" for each in refused])
+    for obstacle in dict.fromkeys(each.obstacle for each in answer.excluded if everything):
+        refused = [each for each in answer.excluded if each.obstacle == obstacle]
+        paragraph(obstacle, [f"{each.preset}: {'; '.join(each.why)}" for each in refused])
 
 
-def _row(name: str, each: Option | Proposal, *, everything: bool) -> tuple[str, ...]:
-    letter = each.own.source[0] if each.own else "?"
-    return (
-        name,
-        each.quantization or "?",
-        _context(each.context),
-        _memory(each),
-        f"{each.download / 1e9:.1f}G" if each.download else "?",
-        f"{_speed(each)} {letter}".lstrip(),
-        *([_elsewhere(each)] if everything else []),
-    )
-
-
-def _elsewhere(each: Option | Proposal) -> str:
-    """The figure that was published for another card: ``245.7 on 5090-laptop``."""
-    figure = each.figure
-    if figure is None or not figure.card:
-        return ""
-    count = f"{figure.cards} x " if figure.cards > 1 else ""
-    return f"{figure.tokens_per_second:.1f} on {count}{figure.card}"
-
-
-def _by_obstacle(excluded: Sequence[Refusal]) -> Iterator[tuple[str, list[Refusal]]]:
-    for obstacle in dict.fromkeys(each.obstacle for each in excluded):
-        yield obstacle, [each for each in excluded if each.obstacle == obstacle]
-
-
-# A pipe: the table alone, with tabs; all else goes to standard error.
+def _row(name: str, each: Option | Proposal) -> tuple[str, ...]:
+    """A row of ``HEADER``: ``~460 c`` is computed; ``245.7 on 5090-laptop`` was published."""
+    _, _, quantization, context, memory, size, speed, source, *_ = _cells(each)
+    tokens = f"{each.context // 1024}K" if context and not each.context % 1024 else context
+    rough = "~" if source == "computed" else ""
+    figure, where = each.figure, ""
+    if figure and figure.card:
+        count = f"{figure.cards} x " if figure.cards > 1 else ""
+        where = f"{figure.tokens_per_second:.1f} on {count}{figure.card}"
+    number = f"{rough}{speed} {source[:1] or '?'}".lstrip()
+    return name, quantization or "?", tokens or "?", memory, size or "?", number, where
 
 
 def _print_tabs(
     answer: Choice,
+    best: Sequence[Option],
     proposed: Sequence[Proposal],
     unserved: Sequence[Unserved],
     *,
     everything: bool,
+    short: bool,  # noqa: ARG001 a pipe gets whole names
 ) -> None:
-    log(_shown(answer.machine))
-    for remark in answer.machine.remarks:
-        log(remark)
-    shown = [*_by_speed(answer.recommended)]
-    if everything:
-        shown += [each for each in answer.fits if not each.recommended]
-    rows = [_cells(each, each.preset, "") for each in shown]
-    rows += [_cells(each, "", "proposed, not published") for each in proposed]
-    none = [""] * 7
+    """The table of a pipe, with tabs."""
+    rows = [_cells(each) for each in best]
+    rows += [_cells(each) for each in answer.fits if everything and not each.recommended]
+    rows += [_cells(each, "proposed, not published") for each in proposed]
+    none = [""] * (len(COLUMNS) - 3)
     rows += [(each.short_name, "", *none, each.why) for each in unserved]
-    if everything:
-        refused = [each for _, group in _by_obstacle(answer.excluded) for each in group]
-        rows += [(each.short_name, each.preset, *none, "; ".join(each.why)) for each in refused]
+    refused = answer.excluded if everything else ()
+    rows += [(each.short_name, each.preset, *none, "; ".join(each.why)) for each in refused]
     table(COLUMNS, rows)
 
 
-def _cells(each: Option | Proposal, preset: str, why: str) -> tuple[str, ...]:
-    return (
-        *(each.short_name, preset, each.quantization, str(each.context or "")),
-        _memory(each),
-        f"{each.download / 1e9:.1f}G" if each.download else "",
-        _speed(each).lstrip("~"),
-        each.own.source if each.own else "",
-        each.command,
-        why,
-    )
-
-
-# What follows the table.
-
-
 def _tell(
-    answer: Choice, proposed: Sequence[Proposal], unserved: Sequence[Unserved], start: str
+    best: Sequence[Option], proposed: Sequence[Proposal], unserved: Sequence[Unserved], start: str
 ) -> None:
-    """The commands, then the known problems of what is recommended."""
-    if answer.recommended:
-        _told("Start the first:", [start])
+    """The commands, whole, so that they can be copied, then the known problems of the presets."""
+    if best:
+        _say(f"\nStart the first:\n  {start}")
     for number, each in enumerate(proposed, start=1):
         host = f", ~{each.host_memory / GIB:.0f} GiB of host memory" if each.host_memory else ""
-        _told(f"{number} {each.short_name}, by {each.recipe}{host}:", [each.get, each.command])
+        _say(f"\n{number} {each.short_name}, by {each.recipe}{host}:\n  {each.get}")
+        _say(f"  {each.command}")
     if command := next((each.command for each in unserved if each.command), ""):
-        _told("Try another file without a card:", [command])
-    for best in _by_speed(answer.recommended):
+        _say(f"\nTry another file without a card:\n  {command}")
+    for title, caveats in ((f"Known problems of {each.preset}", each.caveats) for each in best):
         if out().is_terminal:
-            paragraph(f"Known problems of {best.preset}", best.caveats)
-        elif best.caveats:
-            _told(f"Known problems of {best.preset}", best.caveats)
+            paragraph(title, caveats)
+        elif caveats:
+            log("\n  ".join((f"\n{title}", *caveats)))
 
 
-def _told(title: str, lines: Sequence[str]) -> None:
-    """A title and whole lines, which can be copied; on standard error where the table is data."""
-    say = line if out().is_terminal else log
-    say("\n".join([f"\n{title}", *(f"  {each}" for each in lines)]))
+def _say(text: str) -> None:
+    """Print prose: on standard error where the table is data."""
+    (line if out().is_terminal else log)(text)

@@ -47,6 +47,7 @@ CUDA_CONTEXT = 512 << 20  # of a card without a file
 class Proposal:
     """A run that nobody published; sizes are bytes.  Names as of ``choose.Option``."""
 
+    preset: str = ""  # it is none
     short_name: str
     model: str
     recipe: str
@@ -89,19 +90,13 @@ def proposals(
     ``models`` is the models directory.
     """
     served = {each.short_name for each in answer.recommended}
-    named = [(each.short_name, each.model) for each in answer.fits]
-    named += [(each.short_name, each.model) for each in answer.excluded]
-    names = {
-        short: min((name for other, name in named if other == short), key=len) for short, _ in named
-    }
-    found, without = [], []
-    for short in sorted({*names} - served):
-        result = _Model(known, answer, models, short, names[short]).answer()
-        if isinstance(result, Proposal):
-            found.append(result)
-        else:
-            without.append(result)
-    return tuple(found), tuple(without)
+    names: dict[str, str] = {}
+    for short, name in answer.models:
+        if short not in served:
+            names[short] = min(names.get(short, name), name, key=len)
+    results = [_Model(known, answer, models, *each).answer() for each in sorted(names.items())]
+    found = (each for each in results if isinstance(each, Proposal))
+    return tuple(found), tuple(each for each in results if isinstance(each, Unserved))
 
 
 def memory(shape: Shape, size: int, context: int, offloaded: int = 0) -> int:
@@ -149,10 +144,6 @@ def _experts(shape: Shape, size: int) -> float:
     return shapes.weight_bytes(shape, size, checkpoint=False)["experts"] / _layers(shape)
 
 
-def _size(file: ListedFile) -> int:
-    return file.known_size or 0
-
-
 @dataclass(frozen=True, slots=True)
 class _Model:
     """A model without a preset that is known to fit."""
@@ -172,11 +163,8 @@ class _Model:
         if recipe is None:
             no = "no image of llama.cpp is for this card and driver"
             return self.unserved(f"{self.refused()}; {no}", None)
-        files = [
-            each
-            for each in shapes.listed_files(self.short_name)
-            if not ONE_BIT.search(each.quantization or "")
-        ]
+        listed = shapes.listed_files(self.short_name)
+        files = [each for each in listed if not ONE_BIT.search(each.quantization or "")]
         if not files:
             return self.unserved(f"{self.refused()}; no smaller file of it is listed", recipe)
         shape = shapes.shape_of(self.short_name)
@@ -186,20 +174,16 @@ class _Model:
                     return self.proposal(recipe, shape, file, tokens)
         if _layers(shape):
             fine = FINEST * _parameters(shape) / 8
-            file = next((each for each in files if _size(each) <= fine), files[-1])
-            tokens = max(self.asked, OFFLOADED)
-            for number in range(1, _layers(shape) + 1):
-                if self.fits(shape, file, tokens, number):
-                    return self.proposal(recipe, shape, file, tokens, number)
-        least = max(STEP, self.asked)
+            file = next((each for each in files if each.bytes <= fine), files[-1])
+            tokens = max(self.choice.context, OFFLOADED)
+            for count in range(1, _layers(shape) + 1):
+                if self.fits(shape, file, tokens, count):
+                    return self.proposal(recipe, shape, file, tokens, count)
+        least = max(STEP, self.choice.context)
         takes = sizes.gib(self.needs(shape, files[-1], least))
         has = f"this card has {sizes.gib(self.card.memory)}"
         smallest = f"its smallest listed file, {files[-1].quantization}, takes ~{takes}"
         return self.unserved(f"{smallest} with {least} tokens, {has}", recipe)
-
-    @property
-    def asked(self) -> int:
-        return self.choice.context
 
     def recipe(self) -> Recipe | None:
         """The newest image of llama.cpp that runs on the card, and that was tried."""
@@ -208,18 +192,16 @@ class _Model:
         for entry in question.catalog.engines.values():
             if isinstance(entry, BrokenEntry) or entry.recipe.engine != PROPOSED:
                 continue
-            recipe = entry.recipe
-            driver = driver_on(recipe, question.catalog, [self.card])
+            recipe, tried = entry.recipe, question.catalog.root / TRIALS / f"{entry.name}.json"
+            old = gpus.is_older(machine.driver, driver_on(recipe, question.catalog, [self.card]))
             unfit = [*no_image(recipe, [self.card], machine.platform)]
-            unfit += filter(None, [question.refused.get(recipe.name)])
-            tried = (question.catalog.root / TRIALS / f"{recipe.name}.json").exists()
-            if tried and not unfit and not gpus.is_older(machine.driver, driver):
+            if tried.exists() and not (old or unfit or recipe.name in question.refused):
                 able.append(recipe)
         return max(able, key=lambda each: sizes.version_order(each.version), default=None)
 
     def needs(self, shape: Shape, file: ListedFile, tokens: int, offloaded: int = 0) -> int:
         context = self.card.context or CUDA_CONTEXT
-        return memory(shape, _size(file), tokens, offloaded) + context
+        return memory(shape, file.bytes, tokens, offloaded) + context
 
     def fits(self, shape: Shape, file: ListedFile, tokens: int, offloaded: int = 0) -> bool:
         trained = shapes.number(shape, "context_length", tokens)
@@ -227,8 +209,8 @@ class _Model:
 
     def largest_context(self, shape: Shape, file: ListedFile, least: int) -> int:
         """The largest multiple of ``STEP`` with room, or what is asked for; 0: none."""
-        if self.asked:
-            return self.asked if self.fits(shape, file, self.asked) else 0
+        if self.choice.context:
+            return self.choice.context if self.fits(shape, file, self.choice.context) else 0
         most = shapes.number(shape, "context_length", 0)
         tries = range(most // STEP * STEP, least - 1, -STEP)
         return next((each for each in tries if self.fits(shape, file, each)), 0)
@@ -241,13 +223,13 @@ class _Model:
         words = ["run", recipe.name, "--model", str(there), "--context", str(tokens), "--", *SLOT]
         words += [OFFLOAD, str(offloaded)] if offloaded else []
         needs = self.needs(shape, file, tokens, offloaded)
-        host = math.ceil(offloaded * _experts(shape, _size(file))) if offloaded else None
+        host = math.ceil(offloaded * _experts(shape, file.bytes)) if offloaded else None
         return Proposal(
             short_name=self.short_name,
             model=self.name,
             recipe=recipe.name,
             quantization=file.quantization or "",
-            download=_size(file),
+            download=file.bytes,
             context=tokens,
             figure=figure,
             not_computed=why,
@@ -279,12 +261,8 @@ class _Model:
         return min((each.why[0] for each in own), key=len)
 
     def unserved(self, why: str, recipe: Recipe | None) -> Unserved:
-        name = _name_of(self.known, self.card)
-        words = [PROGRAM, "fit", recipe.name if recipe else "RECIPE", "--model", "REPO:FILE"]
-        command = shlex.join([*words, "--card", name]) if recipe else ""
+        with_file = cards.every(self.known.question.catalog.root).items()
+        same = (name for name, each in with_file if cards.host_card(each) == self.card)
+        words = ["--model", "REPO:FILE", "--card", next(same, "CARD")]
+        command = shlex.join([PROGRAM, "fit", recipe.name, *words]) if recipe else ""
         return Unserved(self.short_name, self.name, why, command)
-
-
-def _name_of(known: Known, card: HostCard) -> str:
-    with_file = cards.every(known.question.catalog.root).items()
-    return next((name for name, each in with_file if cards.host_card(each) == card), "CARD")

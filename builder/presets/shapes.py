@@ -75,6 +75,11 @@ class ListedFile(ModelFile):
     source: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
     """Address of the page that states the size."""
 
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.known_size or 0
+
     @model_validator(mode="after")
     def _require_what_a_list_has(self) -> ListedFile:
         if self.repository is None or self.file is None or not self.of_quantization([self.file]):
@@ -146,7 +151,7 @@ def published_shape() -> Mapping[str, str]:
 def listed_files(name: str) -> list[ListedFile]:
     """The files that repositories list of the model of a shape, the largest first."""
     file = _shape_files().get(name)
-    return sorted(file.file if file else [], key=lambda each: -(each.known_size or 0))
+    return sorted(file.file if file else [], key=lambda each: -each.bytes)
 
 
 @cache
