@@ -119,7 +119,8 @@ def choose(
     answer = presets.choice(here, least, model or "")
     proposed, unserved = proposals(presets, answer, own.models_dir.expanduser())
     best = sorted(
-        answer.recommended, key=lambda each: -(each.own.tokens_per_second if each.own else 0)
+        answer.recommended,
+        key=lambda each: (each.composed, -(each.own.tokens_per_second if each.own else 0)),
     )
     start = _start(best, proposed, short=model is None)
     if as_json:
@@ -266,7 +267,11 @@ def _print(
 ) -> None:
     """The table of a terminal: 80 columns are enough for it."""
     others = [each for each in answer.fits if everything and not each.recommended]
-    rows = [_row(each.short_name if short else each.preset, each) for each in best]
+    rows: list[tuple[str, ...]] = []
+    for composed, title in ((False, ()), (True, ((), ("Composed here, not published:",)))):
+        named = [each for each in best if each.composed is composed]
+        rows += title if named else ()
+        rows += [_row(each.short_name if short else each.preset, each) for each in named]
     rows += [(), ("More presets:",)] if others else []
     rows += [_row(each.preset, each) for each in others]
     rows += [(), ("Proposed, not published:",)] if proposed else []
@@ -324,13 +329,14 @@ def _tell(
     """The commands, whole, so that they can be copied, then the known problems of the presets."""
     if best:
         _say(f"\nStart the first:\n  {start}")
-    for number, each in enumerate(proposed, start=1):
-        host = f", ~{each.host_memory / GIB:.0f} GiB of host memory" if each.host_memory else ""
-        _say(f"\n{number} {each.short_name}, by {each.recipe}{host}:\n  {each.get}")
-        _say(f"  {each.command}")
-    if command := next((each.command for each in unserved if each.command), ""):
+    for number, one in enumerate(proposed, start=1):
+        host = f", ~{one.host_memory / GIB:.0f} GiB of host memory" if one.host_memory else ""
+        _say(f"\n{number} {one.short_name}, by {one.recipe}{host}:\n  {one.get}\n  {one.command}")
+    if command := next((lost.command for lost in unserved if lost.command), ""):
         _say(f"\nTry another file without a card:\n  {command}")
-    for title, caveats in ((f"Known problems of {each.preset}", each.caveats) for each in best):
+    for each in best:
+        title = f"Known problems of {each.preset}"
+        caveats = each.caveats[1:] if each.composed else each.caveats  # the table says the first
         if out().is_terminal:
             paragraph(title, caveats)
         elif caveats:

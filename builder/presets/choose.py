@@ -189,6 +189,7 @@ class Option:
     figure that nobody confirmed, and the driver is known to be new enough."""
     quantization: str
     download: int | None
+    composed: bool  # for this farm: nobody published such a run, and its first caveat says so
     needs_file: bool  # one of its models has no repository: the user has to name a file
     context: int  # tokens; 0: the engine's own default
     other_context: int | None  # the context, where it is not the preset's own
@@ -402,7 +403,7 @@ class _Run:
         largest = sorted(machine.cards, key=lambda card: -card.memory)
         able = (each for each in largest if runs_on(self.recipe, each.capability, machine.platform))
         self.cards = [*islice(able, self.preset.cards)]  # those with most memory
-        self.part = largest_part(self.recipe, self.options, len(self.cards))
+        self.part = largest_part(self.recipe, self.options, len(self.cards) or 1)
         own = command.values_by_setting(self.preset.serve.arguments, self.recipe)
         new = command.values_by_setting(question.options, self.recipe)
         differ = {name for name, value in new.items() if own.get(name) != value}
@@ -604,6 +605,7 @@ class _Run:
             recommended=preset.downloadable and self.certain(known),
             quantization=preset.model.quantization or "",
             download=sum(size for size in files if size) if all(files) else None,
+            composed=preset.composed,
             needs_file=not preset.downloadable,
             context=context,
             other_context=other,

@@ -120,7 +120,7 @@ def test_a_composed_preset_is_recommended_where_it_was_tried_alone() -> None:
     composed = preset("qwen3.6-27b@5090-laptop", "serve = { context = 32768 }")
     assert composed.preset.composed
     found = chosen([composed], "5090-laptop")
-    assert [each.certain for each in found.fits] == [False]
+    assert [each.recommended for each in found.fits] == [False]
     assert not found.recommended
     assert "it is composed for" in why_not(chosen([composed], "5080"))
     (tried,) = chosen([composed], "5080", trial=use_of(12 << 30)).recommended
@@ -435,7 +435,7 @@ def test_a_problem_is_named_where_it_holds() -> None:
         "mended": "source",
     }
     caveats = [{"text": text, "only": only} for text, only in known.items()]
-    one = preset("one", "memory = { total = 10 }", caveat=caveats)
+    one = preset("one", f"{UNTOLD}\nmemory = {{ total = 10 }}", caveat=caveats)
     for card, texts in (
         ("5090-laptop", ("everywhere", "no room")),
         ("5080", ("everywhere", "no room")),
