@@ -117,7 +117,8 @@ def choose(
     if presets.invalid:
         log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
     answer = presets.choice(here, least, model or "")
-    proposed, unserved = proposals(presets, answer, own.models_dir.expanduser())
+    name = card[0] if card else "CARD" if memory else ""
+    proposed, unserved = proposals(presets, answer, own.models_dir.expanduser(), name)
     best = sorted(
         answer.recommended,
         key=lambda each: (each.composed, -(each.own.tokens_per_second if each.own else 0)),

@@ -16,8 +16,8 @@ from pathlib import Path
 from builder.core import sizes
 from builder.core.errors import PROGRAM
 from builder.docker import gpus
-from builder.presets import cards, shapes
-from builder.presets.cards import HostCard
+from builder.presets import shapes
+from builder.presets.cards import HostCard, plain_name
 from builder.presets.choose import PROPOSED, STEP, Choice, Known, driver_on, no_image
 from builder.presets.schema import TRIALS, MainModel, Preset
 from builder.presets.service import download_command
@@ -83,18 +83,20 @@ class Unserved:
 
 
 def proposals(
-    known: Known, answer: Choice, models: Path
+    known: Known, answer: Choice, models: Path, card: str = ""
 ) -> tuple[tuple[Proposal, ...], tuple[Unserved, ...]]:
     """A run for each model without a recommended preset, and the models that have none.
 
-    ``models`` is the models directory.
+    ``models`` is the models directory, ``card`` the name of the card's file; empty: as its own.
     """
     served = {each.short_name for each in answer.recommended}
     names: dict[str, str] = {}
     for short, name in answer.models:
         if short not in served:
             names[short] = min(names.get(short, name), name, key=len)
-    results = [_Model(known, answer, models, *each).answer() for each in sorted(names.items())]
+    results = [
+        _Model(known, answer, models, card, *each).answer() for each in sorted(names.items())
+    ]
     found = (each for each in results if isinstance(each, Proposal))
     return tuple(found), tuple(each for each in results if isinstance(each, Unserved))
 
@@ -151,6 +153,7 @@ class _Model:
     known: Known
     choice: Choice
     models: Path
+    card_name: str
     short_name: str
     name: str
 
@@ -167,7 +170,10 @@ class _Model:
         files = [each for each in listed if not ONE_BIT.search(each.quantization or "")]
         if not files:
             return self.unserved(f"{self.refused()}; no smaller file of it is listed", recipe)
-        shape = shapes.shape_of(self.short_name)
+        shape, asked = shapes.shape_of(self.short_name), self.choice.context
+        trained = shapes.number(shape, "context_length", asked)
+        if asked > trained:
+            return self.unserved(f"it was trained for {trained} tokens, not for {asked}", recipe)
         for least in (CONTEXT, STEP):
             for file in files:
                 if tokens := self.largest_context(shape, file, least):
@@ -175,11 +181,11 @@ class _Model:
         if _layers(shape):
             fine = FINEST * _parameters(shape) / 8
             file = next((each for each in files if each.bytes <= fine), files[-1])
-            tokens = max(self.choice.context, OFFLOADED)
+            tokens = asked or OFFLOADED
             for count in range(1, _layers(shape) + 1):
                 if self.fits(shape, file, tokens, count):
                     return self.proposal(recipe, shape, file, tokens, count)
-        least = max(STEP, self.choice.context)
+        least = asked or STEP
         takes = sizes.gib(self.needs(shape, files[-1], least))
         has = f"this card has {sizes.gib(self.card.memory)}"
         smallest = f"its smallest listed file, {files[-1].quantization}, takes ~{takes}"
@@ -204,8 +210,7 @@ class _Model:
         return memory(shape, file.bytes, tokens, offloaded) + context
 
     def fits(self, shape: Shape, file: ListedFile, tokens: int, offloaded: int = 0) -> bool:
-        trained = shapes.number(shape, "context_length", tokens)
-        return tokens <= trained and self.needs(shape, file, tokens, offloaded) <= self.card.memory
+        return self.needs(shape, file, tokens, offloaded) <= self.card.memory
 
     def largest_context(self, shape: Shape, file: ListedFile, least: int) -> int:
         """The largest multiple of ``STEP`` with room, or what is asked for; 0: none."""
@@ -261,8 +266,6 @@ class _Model:
         return min((each.why[0] for each in own), key=len)
 
     def unserved(self, why: str, recipe: Recipe | None) -> Unserved:
-        with_file = cards.every(self.known.question.catalog.root).items()
-        same = (name for name, each in with_file if cards.host_card(each) == self.card)
-        words = ["--model", "REPO:FILE", "--card", next(same, "CARD")]
+        words = ["--model", "REPO:FILE", "--card", self.card_name or plain_name(self.card.name)]
         command = shlex.join([PROGRAM, "fit", recipe.name, *words]) if recipe else ""
         return Unserved(self.short_name, self.name, why, command)

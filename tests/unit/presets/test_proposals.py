@@ -30,7 +30,7 @@ def proposed(
     facts: Known, card: str, context: int = 0, driver: str = ""
 ) -> tuple[dict[str, Proposal], dict[str, Unserved]]:
     answer = facts.choice(cards.machine_with(REPOSITORY, [card], driver), context)
-    found, without = proposals.proposals(facts, answer, Path("/m"))
+    found, without = proposals.proposals(facts, answer, Path("/m"), card)
     models = {each.short_name for each in (*answer.recommended, *found, *without)}
     assert models == {*facts.models.values()}, "each model once"
     assert len(answer.recommended) + len(found) + len(without) == len(models)
@@ -101,6 +101,7 @@ def test_a_context_that_is_asked_for_is_proposed_or_refused(facts: Known) -> Non
     found, without = proposed(facts, "5070", 262144)
     assert "qwen3.6-27b" not in found
     assert "with 262144 tokens, this card has 11.5 GiB" in without["qwen3.6-27b"].why
+    assert without["gemma-4-e4b"].why == "it was trained for 131072 tokens, not for 262144"
 
 
 def test_nothing_is_proposed_without_an_image_for_the_card(facts: Known) -> None:
