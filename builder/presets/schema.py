@@ -427,6 +427,10 @@ class Caveat(Model):
     """The problem, in a sentence."""
     thread: Annotated[str, StringConstraints(pattern=THREAD), PLAIN] | None = None
     """Where it is discussed: "Anbeeld/beellama.cpp#7"."""
+    only: Literal["memory", "HAMi", "source"] | None = None
+    """Where alone it holds: on cards with no more memory than the preset's; on vGPU hosts; for the
+    published run or its engine, not for this image. Default: everywhere. `choose` shows it where
+    it holds."""
 
     @property
     def shown(self) -> str:

@@ -75,6 +75,11 @@ class ListedFile(ModelFile):
     source: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
     """Address of the page that states the size."""
 
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.known_size or 0
+
     @model_validator(mode="after")
     def _require_what_a_list_has(self) -> ListedFile:
         if self.repository is None or self.file is None or not self.of_quantization([self.file]):
@@ -143,21 +148,10 @@ def published_shape() -> Mapping[str, str]:
     return {repository: name for name, file in files for repository in file.repositories}
 
 
-def listed_files(preset: Preset) -> list[ListedFile]:
-    """The files that repositories list of a preset's model, the largest first.
-
-    They are of the preset's repository, where it lists any.  There are none of a model that is a
-    whole repository: its engine takes no GGUF.
-    """
-    model = preset.model
-    if model.whole:
-        return []
-    itself = _drafts_itself(preset, values_of(preset.serve.arguments))
-    named = f"{_shape_name(preset)}-mtp" if itself else _shape_name(preset)
-    file = _shape_files().get(published_shape().get(model.repository or "", named))
-    found = file.file if file is not None else []
-    own = [each for each in found if each.repository == model.repository]
-    return sorted(own or found, key=lambda each: -(each.known_size or 0))
+def listed_files(name: str) -> list[ListedFile]:
+    """The files that repositories list of the model of a shape, the largest first."""
+    file = _shape_files().get(name)
+    return sorted(file.file if file else [], key=lambda each: -each.bytes)
 
 
 @cache
@@ -336,19 +330,23 @@ class NotComputedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """A computed speed: tokens in a second of one stream, after a short prompt."""
+class Figure:
+    """A speed on a card."""
 
-    tokens_per_second: float
-    interval: tuple[float, float]  # nine of ten runs that were compared are within it
+    tokens_per_second: float  # the mean of the runs
+    interval: tuple[float, float] | None = None
+    """Of a receipt: the mean's, with 95 % confidence; of a computed speed: nine of ten runs."""
+    context: int | None = None
+    runs: int | None = None
+    by: str = ""
+    receipt: str = ""  # name of its file without the suffix
+    card: str = ""  # another card than the machine's, which it was published for
+    cards: int = 1
 
     @property
-    def shown(self) -> str:
-        """With the two digits that are worth showing: "~95 (83-130)"."""
-        speed, low, high = (
-            f"{float(f'{each:.2g}'):g}" for each in (self.tokens_per_second, *self.interval)
-        )
-        return f"~{speed} ({low}-{high})"
+    def source(self) -> Literal["receipt", "computed", "published"]:
+        """How it is known."""
+        return "receipt" if self.receipt else "computed" if self.interval else "published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +365,8 @@ class DecodeStep:
 
 def computed_speed(
     preset: Preset, engine: str, bandwidth: int, published: int, filled: int = FILLED
-) -> Computed:
-    """The speed of a preset on a card.
+) -> Figure:
+    """The speed of a preset on a card: of one stream, after a short prompt.
 
     ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
     the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
@@ -388,7 +386,7 @@ def computed_speed(
         tokens = own.tokens_per_second.middle * step(preset, engine).seconds(published)
     speed = tokens / now.seconds(bandwidth)
     low, high = (round(speed * share, 2) for share in INTERVAL)
-    return Computed(round(speed, 2), (low, high))
+    return Figure(round(speed, 2), (low, high))
 
 
 def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
@@ -457,15 +455,11 @@ def _acceptance(preset: Preset) -> float | None:
 
 def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
     """The model's shape, by the model's name; with its MTP block if it drafts itself."""
-    known, name = shape_names(), _shape_name(preset)
+    known, name = shape_names(), re.sub(r"[\s_/]+", "-", preset.model.name.lower())
     name = next((of for of, file in _shape_files().items() if name in file.same), name)
     if own_drafts and f"{name}-mtp" in known:
         return shape_of(f"{name}-mtp")
     return shape_of(name) if name in known else None
-
-
-def _shape_name(preset: Preset) -> str:
-    return re.sub(r"[\s_/]+", "-", preset.model.name.lower())
 
 
 def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:

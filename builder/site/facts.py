@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -29,10 +29,10 @@ from builder.plan.explain import explained
 from builder.presets import cards, choose, exports
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Fitting, Known, ReceiptFigure, known
+from builder.presets.choose import Known, Refusal, known
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
-from builder.presets.service import OPTIONS_OF_PLACES, Run, download_command, mounted, service
+from builder.presets.service import Run, download_command, mounted, service
 from builder.publish import spdx
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
@@ -182,14 +182,6 @@ class ImageFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure(ReceiptFigure):
-    """A speed on a card."""
-
-    card: str = ""
-    cards: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class NextStep:
     """A missing part, and the command that brings it; empty: the user has to bring it."""
 
@@ -197,45 +189,12 @@ class NextStep:
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option(choose.Option):
     """A preset that runs on a card."""
 
-    preset: str
-    short_name: str
-    recommended: bool
-    recipe: str
-    model: str
-    quantization: str
-    download: int | None
-    context: int
-    needs_file: bool
-    known: str
-    figure: Figure | None
-    computed: Figure | None
-    not_computed: str
-    memory: int | None
-    memory_by: str
-    driver: str
-    capabilities: tuple[str, ...]
-    caveats: tuple[str, ...]
-    command: str
-    other_context: int | None
     compose: str
     missing: tuple[NextStep, ...]
-    other_memory: int | None = None
-    least: int | None = None
-    filled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A preset that does not run on a card, and why."""
-
-    preset: str
-    short_name: str
-    model: str
-    why: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,23 +306,12 @@ def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact,
     root, found = known.question.catalog.root, []
     for name, card in cards.every(root).items():
         answer = known.choice(cards.machine_with(root, [name]))
-        models, best = answer.models, {each.preset for each in answer.recommended}
         fits = [
-            _option(
-                each,
-                presets[each.preset],
-                short_name=models[each.preset],
-                recommended=each.preset in best,
-                published=each.recipe in published,
-            )
+            _option(each, presets[each.preset], published=each.recipe in published)
             for each in answer.fits
         ]
-        excluded = [
-            Refusal(each.preset, models[each.preset], presets[each.preset].model.name, each.why)
-            for each in answer.excluded
-        ]
         kind = (name, card.name, card.capability, card.memory)
-        found.append(CardFact(*kind, tuple(fits), tuple(excluded)))
+        found.append(CardFact(*kind, tuple(fits), answer.excluded))
 
     def place(card: CardFact) -> tuple[int, int, int, str]:
         own = [each for each in card.fits if each.known in ("measured", "published")]
@@ -372,52 +320,16 @@ def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact,
     return tuple(sorted(found, key=place))
 
 
-OF_FITTING = (
-    *("preset", "recipe", "quantization", "context", "driver", "capabilities", "caveats"),
-    *("other_context", "filled"),
-)
-"""The facts of an option that are a ``Fitting``'s own."""
-
-
-def _option(
-    found: Fitting, preset: Preset, *, short_name: str, recommended: bool, published: bool
-) -> Option:
-    context, figure, own = found.other_context, None, found.computed
-    computed = Figure(own.tokens_per_second, own.interval) if own else None
-    if found.measured is not None:
-        figure = Figure(**asdict(found.measured))
-    elif found.tokens_per_second is not None:
-        figure = Figure(
-            tokens_per_second=found.tokens_per_second,
-            context=found.figure_context or None,
-            card="" if found.on_such_cards else found.measured_on,
-            cards=found.measured_cards,
-        )
-    # Models without a repository have to be named by the user.
-    unknown = [place for place, file in _unnamed(preset).items() if file.repository is None]
-    given = [word for place in unknown for word in (OPTIONS_OF_PLACES[place], "FILE")]
-    words = [found.preset, *(["--context", str(context)] if context else []), *given]
-    missing = _missing(preset, words, published=published)
-    same: dict[str, Any] = {name: getattr(found, name) for name in OF_FITTING}
-    return Option(
-        **same,
-        short_name=short_name,
-        recommended=recommended,
-        model=preset.model.name,
-        download=found.download or None,
-        needs_file=not found.downloadable,
-        known=found.standing.name.lower(),
-        figure=figure or computed,
-        computed=computed if figure and figure.card else None,
-        not_computed="" if figure else found.not_computed,
-        memory=found.memory.size if found.memory else None,
-        memory_by=found.memory.by if found.memory else "",
-        command=shlex.join([PROGRAM, "run", *words]),
-        compose="" if missing else f"compose/{found.preset}{f'-{context}' if context else ''}.yaml",
-        missing=missing,
-        other_memory=found.other_memory.size if found.other_memory else None,
-        least=found.least or None,
+def _option(found: choose.Option, preset: Preset, *, published: bool) -> Option:
+    words, context = (
+        choose.run_words(found.preset, preset, found.other_context),
+        found.other_context,
     )
+    missing = _missing(preset, words, published=published)
+    same: dict[str, Any] = {each.name: getattr(found, each.name) for each in fields(found)}
+    same["command"] = shlex.join([PROGRAM, "run", *words])
+    path = f"compose/{found.preset}{f'-{context}' if context else ''}.yaml"
+    return Option(**same, compose="" if missing else path, missing=missing)
 
 
 def _unnamed(preset: Preset) -> dict[str, ModelFile]:

@@ -18,7 +18,7 @@ import pytest
 
 from builder.presets import cards
 from builder.presets.cards import Machine
-from builder.presets.choose import Choice, Fitting, known
+from builder.presets.choose import Choice, Option, known
 from simulator.selection import Capability
 from support.environment import REPOSITORY
 from support.shipped import PRESETS, RECIPES
@@ -160,7 +160,7 @@ def filled(preset: str) -> Iterator[tuple[int, int]]:
             yield int(tokens.replace(",", "")), int(mib) << 20
 
 
-def contradictions(row: Fitting, here: Machine) -> Iterator[str]:
+def contradictions(row: Option, here: Machine) -> Iterator[str]:
     yield from of_image(row, here)
     preset = preset_of(row.preset)
     count = preset.get("cards", 1)
@@ -179,7 +179,7 @@ def contradictions(row: Fitting, here: Machine) -> Iterator[str]:
         yield "nothing is known of its memory, and it ran on a larger card"
 
 
-def of_image(row: Fitting, here: Machine) -> Iterator[str]:
+def of_image(row: Option, here: Machine) -> Iterator[str]:
     recipe = recipe_of(row.preset)
     capabilities = [str(card.capability) for card in here.cards]
     platform = "linux/arm64" if "12.1" in capabilities else "linux/amd64"  # docs/builders.md
@@ -191,15 +191,15 @@ def of_image(row: Fitting, here: Machine) -> Iterator[str]:
         yield f"driver {here.driver}"
 
 
-def of_figures(row: Fitting, room: int) -> Iterator[str]:
+def of_figures(row: Option, room: int) -> Iterator[str]:
     preset = preset_of(row.preset)
     given = dict(zip(options(row.preset), options(row.preset)[1:], strict=False))
     share = float(given.get("--gpu-memory-utilization", given.get("--mem-fraction-static", 1)))
     weights, figure = least_weights(row.preset), published(row.preset)
     if weights > share * room:
         yield f"weights of {weights / GIB:.2f} GiB in {share * room / GIB:.2f} GiB"
-    if row.memory is not None and row.memory.size < weights:
-        yield f"{row.memory.size / GIB:.2f} GiB for weights of {weights / GIB:.2f} GiB"
+    if row.memory is not None and row.memory < weights:
+        yield f"{row.memory / GIB:.2f} GiB for weights of {weights / GIB:.2f} GiB"
     if preset.get("serve", {}).get("context", 0) != row.context or figure <= weights:
         return
     parts = "total" not in preset["memory"]  # weights and cache, which the share is for
@@ -207,11 +207,11 @@ def of_figures(row: Fitting, room: int) -> Iterator[str]:
         yield f"published {figure / GIB:.2f} GiB in {room / GIB:.2f} GiB"
     trial = trial_of(preset["recipe"]).get("presets", {}).get(row.preset)
     largest = max(round(figure), trial["peak"] if trial else 0)
-    if row.memory is not None and row.memory.size < largest:
+    if row.memory is not None and row.memory < largest:
         yield "not the larger of the figures"
 
 
-def of_prompts(row: Fitting, room: int, smallest: int) -> Iterator[str]:
+def of_prompts(row: Option, room: int, smallest: int) -> Iterator[str]:
     preset = preset_of(row.preset)
     for tokens, size in filled(row.preset):
         if row.context >= tokens and size > room:
@@ -223,7 +223,7 @@ def of_prompts(row: Fitting, room: int, smallest: int) -> Iterator[str]:
             yield f"{row.context} tokens did not fit cards of this size"
 
 
-def unconfirmed(row: Fitting, here: Machine) -> bool:
+def unconfirmed(row: Option, here: Machine) -> bool:
     """Whether nothing but a figure that nobody confirmed says that it fits."""
     preset = preset_of(row.preset)
     keys = {key.split(".")[0] for key in preset.get("unverified", {})}
@@ -300,11 +300,11 @@ def test_a_card_has_models_that_were_tried(facts: Any, name: str) -> None:
     card = cards.load(REPOSITORY, name)
     answer = facts.choice(cards.machine_with(REPOSITORY, [name], "590.10"))
     tried = {
-        answer.models[row.preset]
+        row.short_name
         for row in answer.fits
-        if row.preset in trial_of(row.recipe).get("presets", {}) and row.downloadable
+        if row.preset in trial_of(row.recipe).get("presets", {}) and row.download
     }
-    assert tried <= {answer.models[row.preset] for row in answer.recommended}
+    assert tried <= {row.short_name for row in answer.recommended}
     least = max(count for size, count in MODELS.items() if card.memory > size * 10**9 * 0.9)
     assert len(tried) >= least, f"{name}: {sorted(tried)}"
 
@@ -312,7 +312,7 @@ def test_a_card_has_models_that_were_tried(facts: Any, name: str) -> None:
 def test_the_places_of_the_notes(facts: Any) -> None:
     """What choose said of these was wrong: it would have cost a download of 17 GB each."""
 
-    def on(*names: str, driver: str = "") -> Mapping[str, Fitting]:
+    def on(*names: str, driver: str = "") -> Mapping[str, Option]:
         answer = facts.choice(cards.machine_with(REPOSITORY, names, driver))
         return {row.preset: row for row in answer.fits}
 

@@ -11,7 +11,6 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.presets import made_models, shapes
-from builder.presets.schema import Preset
 from builder.presets.shapes import ListedFile, Shape, ShapeFile, read_shape
 from builder.recipes.catalog import read_model
 from simulator import gguf
@@ -133,27 +132,12 @@ def test_the_bits_of_a_listed_file_are_near_to_its_name(name: str) -> None:
         assert named < bits < named + (2.5 if named < 4 else 1.5), f"{each.file}: {bits:.2f} bits"
 
 
-def preset(name: str, **model: str) -> Preset:
-    found = tomllib.loads((REPOSITORY / "presets" / f"{name}.toml").read_text())
-    return Preset.model_validate({**found, "model": {"name": found["model"]["name"]} | model})
-
-
-def test_the_files_of_a_preset_are_its_repositorys_the_largest_first() -> None:
-    mtp = "qwen3.6-27b-mtp@5090-laptop"
-    assert [each.quantization for each in shapes.listed_files(preset(mtp))] == [
-        "Q4_K_M",
-        "UD-IQ3_XXS",
-    ], "only files with an MTP block draft"
-    plain = shapes.listed_files(preset(mtp, repository="unsloth/Qwen3.6-27B-GGUF", file="a.gguf"))
-    assert plain[0].file == "Qwen3.6-27B-Q4_K_M.gguf"
-    assert {each.repository for each in plain} == {"unsloth/Qwen3.6-27B-GGUF"}
-    sizes = [each.known_size or 0 for each in plain]
+def test_the_files_of_a_model_are_listed_the_largest_first() -> None:
+    found = shapes.listed_files("qwen3.6-27b")
+    assert {each.repository for each in found} == {"unsloth/Qwen3.6-27B-GGUF"}
+    sizes = [each.known_size or 0 for each in found]
     assert sizes == sorted(sizes, reverse=True)
-    other = preset(mtp, repository="havenoammo/Qwen3.6-27B-MTP-UD-GGUF", quantization="Q3_K_XL")
-    assert len(shapes.listed_files(other)) == 2, "another repository of the same tensors"
-    assert shapes.listed_files(preset(mtp, repository="unsloth/Qwen3.6-27B-GGUF")) == [], (
-        "all of it"
-    )
+    assert shapes.listed_files("no-such-model") == []
 
 
 LISTED = """repositories = ["me/X-GGUF"]

@@ -19,14 +19,14 @@ from builder.core.errors import WorldError
 from builder.core.settings import Settings
 from builder.engines.families import load_catalog
 from builder.presets import cards
-from builder.presets.choose import known
+from builder.presets.choose import Obstacle, Refusal, known
 from builder.presets.service import mounted
+from builder.presets.shapes import Figure
 from builder.publish.nights import NightlyRun
 from builder.publish.tag_history import Move
 from builder.site import facts as choices
 from builder.site.facts import (
     CardFact,
-    Figure,
     ImageFact,
     Measurement,
     NextStep,
@@ -34,7 +34,6 @@ from builder.site.facts import (
     PatchFact,
     PublishedFigure,
     PublishedTag,
-    Refusal,
     Site,
     Speed,
     collect,
@@ -233,7 +232,7 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
         caveats=(HOSTILE,),
         missing=(NextStep(HOSTILE, HOSTILE),),
     )
-    refusal = Refusal(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,))
+    refusal = Refusal(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), Obstacle.MEMORY)
     figure = replace(facts.speeds[0].figures[0], differs=HOSTILE)
     speed = replace(
         facts.speeds[0], by=HOSTILE, url="javascript:alert(1)", figures=(figure, figure)
