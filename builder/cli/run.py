@@ -390,7 +390,7 @@ def export(
     service = described(job)
     if service.incomplete and not (allow_incomplete or dry_run):
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)
-        hint = "do what it says; or write files that you complete by hand: --allow-incomplete"
+        hint = "do that first; or write files that you complete by hand: --allow-incomplete"
         raise WorldError(what, why, hint)
     chosen = FORMATS[form]
     files = chosen.files(service)
