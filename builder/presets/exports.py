@@ -27,7 +27,6 @@ from builder.presets.service import (
     Service,
     ServiceOption,
     container_needs,
-    in_url,
 )
 
 NEEDS = {
@@ -350,7 +349,7 @@ def _command(service: Service) -> list[str]:
     start = ["sh", "-c", START.format(service.name), "start"]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={service.publish}"
-    port = f"--publish={in_url(service.listen)}:${{PORT}}:{service.port}"
+    port = published.replace(f":{service.published}:", ":${PORT}:", 1)
     rest = [
         port
         if each == [published]

@@ -16,6 +16,7 @@ from builder.presets.images import (
     OPEN,
     Launch,
     LaunchRequest,
+    key_changed,
     prepared,
     requested,
     write_key,
@@ -171,7 +172,9 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     assert f"the server asks for the API key in {file}" in "\n".join(exports.reasons(service))
     # It stays, and its engine gets what the user writes.
     assert write_key(job) == key
+    assert not key_changed(job)
     file.write_text("another-one\n")
+    assert key_changed(job)
     assert write_key(job) == "another-one"
     assert "another-one" in job.key_copy.read_text()
 
