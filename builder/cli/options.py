@@ -87,6 +87,10 @@ def _stems(folder: Path) -> list[str]:
 # The options.
 
 
+OWN_OPTIONS = {"--host": "--listen ADDRESS", "--api-key": "--api-key-file FILE"}
+"""Options of builder that stand for options of engines."""
+
+
 class EngineCommand(TyperCommand):
     """A command that takes options of the engine after ``--``; an error says so."""
 
@@ -100,7 +104,9 @@ class EngineCommand(TyperCommand):
                 name = getattr(error, "option_name", "")
                 # Click names -n alone for -ngl.
                 word = next((each for each in given if each.startswith(name)), name)
+                own = OWN_OPTIONS.get(word.partition("=")[0])
                 known = f"; options of the engine go after --: ... -- {word}"
+                known = f"; did you mean {own}?" if own else known
                 error.message = f"No such option: {word}{known}"  # type: ignore[attr-defined]
             raise
 

@@ -168,8 +168,8 @@ def update(
     """Start servers anew whose recipe or preset has changed, for example by `git pull`.
 
     Their images are built or pulled first; then each is started with the options that it was
-    started with. If a new server fails, the old one runs on. Of a stopped server only the image is
-    built or pulled.
+    started with. If a new server fails, the old one runs on. A stopped server stays stopped: only
+    its image is built or pulled.
     """
     from builder.presets.run import launch, obtain
     from builder.presets.servers import all_servers

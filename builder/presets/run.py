@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -38,6 +39,7 @@ from builder.presets.images import (
     Images,
     Launch,
     RunImage,
+    key_changed,
     prepared,
     pull,
     requested,
@@ -188,9 +190,10 @@ def port_faults(service: Service) -> Iterator[BuilderError]:
             why, hint = error.strerror or "", "choose another one: --port N"
             if error.errno == errno.EADDRNOTAVAIL:
                 hint = "name an address of this machine: --listen ADDRESS"
-            for each in servers.all_servers():
-                if each.running and each.port == service.published:
-                    why, hint = f"{each.name} has it", f"{each.stop}; or {hint}"
+            with suppress(WorldError):  # an engine that does not answer is a fault of its own
+                for each in servers.all_servers():
+                    if each.running and each.port == service.published:
+                        why, hint = f"{each.name} has it", f"{each.stop}; or {hint}"
             yield WorldError(what, why, hint)
 
 
@@ -291,6 +294,7 @@ def launch(
         return replace(found, name=name or found.name, devices=devices, cdi=cdi)
 
     lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
+    _tell_of_old_models(job, files)
     ready = described()
     there = servers.existing(ready.name) if not engine else None
     errors: list[BuilderError] = []
@@ -300,7 +304,8 @@ def launch(
         faults += port_faults(ready)
     else:
         try:
-            ready = running_already(ready, there, job.wanted.port, image)
+            changed = key_changed(job)
+            ready = running_already(ready, there, job.wanted.port, image, key_changed=changed)
         except BusyError as error:
             errors.append(error)
         if not (errors or faults or lacking or files.unusable):
@@ -349,6 +354,7 @@ def obtain(
     files = located(job.run, job.models_dir, job.wanted.given)
     errors = [*too_full(_space(job, image, files))] if not faults else []
     lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
+    _tell_of_old_models(job, files)
     fetchable = all(each.fetches for each in files.missing) and not files.unusable
     if not (faults or errors) and fetchable and (not image.what or image.builds):
         if not lacking:
@@ -403,6 +409,13 @@ def compared(catalog: Catalog, settings: Settings, log: Log, server: Found) -> O
     except (RecipeError, UsageError) as error:
         return Outdated(server, f"{error.what}, so it cannot be started anew")
     return Outdated(server, "", job)
+
+
+def _tell_of_old_models(job: Launch, files: Located) -> None:
+    """Name the directory of the checkout that earlier versions downloaded to."""
+    old = job.catalog.root / "models"
+    if files.missing and old.is_dir() and old != job.models_dir:
+        job.log(f"models are in {job.models_dir} now: move them: mv {old}/* {job.models_dir}/")
 
 
 def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError]]:
@@ -488,7 +501,9 @@ def _space(job: Launch, image: RunImage, files: Located) -> Iterator[tuple[Path,
         yield job.models_dir, left / 2**30 + RESERVE, "the download of the models"
 
 
-def running_already(service: Service, there: Found, port: int | None, image: RunImage) -> Service:
+def running_already(
+    service: Service, there: Found, port: int | None, image: RunImage, *, key_changed: bool = False
+) -> Service:
     """The service of a container that runs, at its own port; ``port`` is the requested one."""
     if not there.running:
         why = f"it is {there.status}"
@@ -496,6 +511,8 @@ def running_already(service: Service, there: Found, port: int | None, image: Run
         why = "it has other options" if there.run else "`builder run` did not start it"
         if there.run and there.image != service.image:
             why = f"it runs the image {there.image}, and not {service.image}"
+    elif key_changed:
+        why = f"it has another API key than {service.key_file}"
     elif image.what:
         why = image.what
     elif image.key and there.key != image.key:

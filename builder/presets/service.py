@@ -192,7 +192,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         raise RecipeError(
             f"{name} cannot be given after --",
             f"the server's port {port} is published by Docker, and its health page is asked there",
-            "leave it out: --listen ADDRESS and --port N of builder choose the address of this "
+            "leave it out: --listen ADDRESS and --port N set the address of this "
             "machine. For a path or TLS, put a proxy before the server",
         )
     preset = run.preset

@@ -16,8 +16,8 @@ from builder.checks.server import ModelList, ServerClient
 from builder.core.errors import BusyError, Interrupted, UntriedError
 from builder.docker import containers, engine
 from builder.engines.servers import API_FLAVORS
-from builder.presets import run as launch_start
-from builder.presets.run import existing, identity, start_service, wait_until_healthy
+from builder.presets import servers as launch_start
+from builder.presets.servers import existing, identity, start_service, wait_until_healthy
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.commands import Builder
 from support.runs import RUNS, recipe_of

@@ -22,7 +22,7 @@ from support.shipped import PRESETS
 
 EVERYDAY = [
     *("list", "show", "choose", "build", "smoke", "push", "nightly", "status", "bench", "fit"),
-    *("run", "export", "bisect"),
+    *("run", "ps", "logs", "stop", "update", "rm", "pull", "export", "bisect"),
 ]
 GROUPS = {
     "recipe": ["new", "check", "explain", "export", "schema"],

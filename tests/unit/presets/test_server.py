@@ -1,18 +1,23 @@
-"""A container of a run that is there already."""
+"""Containers of runs that are there already: compared with a run, and found by their names."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from builder.core.errors import BusyError
+from builder.core.errors import BusyError, UsageError
+from builder.engines.layout import LABEL_KEY
 from builder.presets.images import RunImage
-from builder.presets.run import Found, identity, running_already
+from builder.presets.run import running_already
+from builder.presets.servers import LABEL_CATALOG, LABEL_NAME, LABEL_RUN, Found, identity, named
 from builder.presets.service import Service, ServiceOption
 from support.services import BASE
 
-THERE = Found("0" * 64, "running", identity(BASE), 9000, "", BASE.image, "1" * 64)
+LAN = "0.0.0.0"  # noqa: S104  (nothing listens)
+LABELS = {LABEL_RUN: identity(BASE), LABEL_KEY: "1" * 64}
+THERE = Found("0" * 64, "builder-a", "running", BASE.image, LABELS, port=9000)
 IMAGE = RunImage(BASE.image, key="1" * 64)
 
 
@@ -29,7 +34,7 @@ def test_the_address_is_that_of_the_container() -> None:
         # By its tag alone, as the engine's classic store names it, the image is the same.
         (
             BASE,
-            replace(THERE, key="2" * 64),
+            replace(THERE, labels={**LABELS, LABEL_KEY: "2" * 64}),
             None,
             f"its image has the build key {'2' * 12}, and {BASE.image} has {'1' * 12}",
         ),
@@ -40,7 +45,9 @@ def test_the_address_is_that_of_the_container() -> None:
             None,
             "it has other options",
         ),
-        (BASE, replace(THERE, run=""), None, "`builder run` did not start it"),
+        (replace(BASE, listen=LAN), THERE, None, "it has other options"),
+        (replace(BASE, restart="no"), THERE, None, "it has other options"),
+        (BASE, replace(THERE, labels={}), None, "`builder run` did not start it"),
     ],
 )
 def test_another_run_under_its_name(
@@ -49,9 +56,35 @@ def test_another_run_under_its_name(
     with pytest.raises(BusyError) as caught:
         running_already(service, there, port, IMAGE)
     assert caught.value.why == why
-    assert caught.value.hint == "stop it first: docker rm --force builder-a"
+    how = "`builder stop builder-a`" if there.run else "docker rm --force builder-a"
+    assert caught.value.hint == f"stop it first: {how}"
 
 
 def test_the_port_is_no_part_of_the_identity() -> None:
     assert identity(replace(BASE, published=1)) == identity(BASE)
     assert identity(replace(BASE, image="b")) != identity(BASE)
+
+
+def test_a_server_is_found_by_the_beginning_of_its_name_in_this_checkout_first() -> None:
+    def server(name: str, title: str, root: str) -> Found:
+        return Found(name, name, "running", labels={LABEL_NAME: title, LABEL_CATALOG: root})
+
+    here, there = Path("/here"), "/there"
+    servers = [
+        server("builder-a-5090", "a@5090", there),
+        server("builder-a-5090-12ab", "a@5090", "/here"),
+        server("builder-a-b-5090", "a-b@5090", "/here"),
+        server("builder-c", "c", there),
+    ]
+    found = {
+        "a@5090": "builder-a-5090-12ab",
+        "a-b": "builder-a-b-5090",
+        "builder-a-5090": "builder-a-5090-12ab",
+        "c": "builder-c",
+    }
+    assert {name: named(name, servers, here).name for name in found} == found
+    with pytest.raises(UsageError, match="several servers") as caught:
+        named("a", servers, here)
+    assert caught.value.hint == "name one: builder-a-5090-12ab, builder-a-b-5090"
+    with pytest.raises(UsageError, match="no server is named a@509O; did you mean a@5090"):
+        named("a@509O", servers, here)
