@@ -409,8 +409,7 @@ def _command(service: Service) -> list[str]:
                 "its commands are lines of text",
                 "choose another format: --format compose",
             )
-    service = replace(service, restart=None, listen=HOST)
-    options = lines(service)
+    options = lines(replace(service, restart=None))
     start = ["sh", "-c", START, service.name]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={service.publish}"
