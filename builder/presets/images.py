@@ -478,7 +478,7 @@ def requested(job: Launch, image: str, files: Files) -> Service:
     place, copy = f"{KEY}{job.key.suffix}", job.key_copy
     words = (job.key.option, place)
     option = ServiceOption(words, f"the server asks for the API key in {wanted.key_file}")
-    needs = f"Needs {copy}: made of {wanted.key_file} by `builder run` and `builder export`"
+    needs = f"Needs {copy}, made of {wanted.key_file} by `builder run` and `builder export`"
     return replace(
         found,
         key_file=wanted.key_file,

@@ -161,7 +161,7 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     assert stat.S_IMODE(job.key_copy.stat().st_mode) == 0o444
     assert stat.S_IMODE(job.key_copy.parent.stat().st_mode) == 0o700
     service = requested(job, "me/a:1", Files({"model": "/model/a"}))
-    assert service.missing == ()
+    assert service.missing == made.missing
     assert service.key_file == str(file)
     words = " ".join(exports.words(service))
     assert words.endswith(option)
