@@ -286,7 +286,9 @@ def launch(
 
     def described() -> Service:
         # A missing model gets a path, so that the other faults are reported, too.
-        places = {**files.files.places, **{place: f"/{place}" for place in files.lacking}}
+        unnamed = [] if start or "{model}" not in command.known_options(run.recipe) else ["model"]
+        lacks = {place: f"/{place}" for place in (*unnamed, *files.lacking)}
+        places = {**lacks, **files.files.places}
         own = replace(files.files, places=places)
         found = requested(job, image.name, own)
         return replace(found, name=name or found.name, devices=devices, cdi=cdi)
@@ -294,12 +296,11 @@ def launch(
     lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
     _tell_of_old_models(job, files)
     ready = described()
-    there = servers.existing(ready.name) if not engine else None
+    free = replaces is None and start  # the server that it replaces has the name, and the port
+    there = servers.existing(ready.name) if free and not engine else None
     errors: list[BuilderError] = []
-    if replaces or not start:
-        pass  # the server that it replaces has the name, and the port
-    elif there is None or there.removable:
-        faults += port_faults(ready)
+    if there is None or there.removable:
+        faults += port_faults(ready) if free else ()
     else:
         try:
             changed = key_changed(job)

@@ -81,7 +81,7 @@ def test_the_command_is_printed(builder: Builder, models: Path) -> None:
     assert words[-3:] == ["--parallel", "2", "--no-warmup"]
     assert "The file of unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) is not known" in done.stderr
     assert f"--include '*UD-Q3_K_XL*' --local-dir {models}/unsloth/" in done.stderr
-    assert not any(word.startswith("--restart") for word in words)
+    assert "--restart=unless-stopped" in words
     assert "\nCaveat: It uses a single GPU at 0.1.x. (Anbeeld/beellama.cpp#7)" in done.stderr
 
 
