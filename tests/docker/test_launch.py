@@ -62,7 +62,7 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     again: list[str] = []
     wait_until_healthy(service, HELLO, 30, again.append, lines="0")
     assert again == []
-    with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
+    with pytest.raises(BusyError, match=f"builder stop {NAME}"):
         start_service(service, HELLO, 30, lines.append)
     assert existing(NAME) == found  # it runs on
 
