@@ -64,7 +64,9 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     assert again == []
     with pytest.raises(BusyError, match=f"builder stop {NAME}"):
         start_service(service, HELLO, 30, lines.append)
-    assert existing(NAME) == found  # it runs on
+    after = existing(NAME)
+    assert after is not None
+    assert (after.container, after.running) == (found.container, True)  # it runs on
 
 
 def test_a_server_that_answers_before_its_log_is_followed_shows_its_log(
