@@ -169,7 +169,7 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     assert f"--mount=type=bind,{where}" in words
     assert f"--publish={LAN}:{service.port}:{service.port} " in words
     assert key not in words
-    assert f"the server asks for the API key in {file}" in "\n".join(exports.reasons(service))
+    assert f"the server asks for the API key in {file}" in " ".join(exports.reasons(service))
     # It stays, and its engine gets what the user writes.
     assert write_key(job) == key
     assert not key_changed(job)
