@@ -15,19 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from builder import __version__
-from builder.cli import (
-    bench,
-    build,
-    choose,
-    image,
-    nightly,
-    pin,
-    recipe,
-    run,
-    servers,
-    show,
-    tag,
-)
+from builder.cli import bench, build, choose, image, nightly, pin, recipe, run, servers, show, tag
 from builder.cli.options import EngineCommand, option
 from builder.core.errors import (
     EXIT_CODES,

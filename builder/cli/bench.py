@@ -108,7 +108,7 @@ def run_benchmark(
             chosen = replace(chosen, verbose=True)
         found = bench.of_image(chosen, sizes, settings, fill, log, cpu=cpu)
     if as_json:
-        print_json(found.as_json())
+        print_json(found.model_dump(mode="json"))
     else:
         print_benchmark(found)
     if receipt is not None:
@@ -309,9 +309,8 @@ def add(
             )
         return remote_image(repository_of(recipes, recipe, log), digest)
 
-    require_valid(
-        receipt, recipes, receipts.load_receipts(recipes).entries, published, datetime.now(UTC)
-    )
+    now = datetime.now(UTC)
+    require_valid(receipt, recipes, receipts.checked(recipes, now).entries, published, now)
     if dry_run:
         line(f"valid  {receipts.path_of(recipes, receipt).name}")
     else:

@@ -195,15 +195,7 @@ def run(
 
     recipes, loaded = catalog_at(catalog), user_settings()
     asked = wanted(
-        target,
-        model,
-        draft,
-        mmproj,
-        context,
-        port,
-        options,
-        listen=listen,
-        key_file=key_file,
+        target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
     )
     asked = replace(asked, cpu=cpu, old=old, card=card, restart=restart)
     found, size = resolved(
@@ -254,6 +246,8 @@ def agreed(lines: Sequence[str], *, yes: bool) -> bool:
 
 def print_started(started: Running) -> None:
     """The address of a server, how to ask it, and how to look after it."""
+    from builder.presets.servers import has_page
+
     service, flavor = started.service, started.flavor
     if started.seconds is None:
         log(f"{service.name} runs already")
@@ -261,13 +255,12 @@ def print_started(started: Running) -> None:
         log(f"healthy after {started.seconds:.1f} s")
     body = '{"messages": [{"role": "user", "content": "Hello"}]}'
     chat, kind = f"{service.url}{flavor.chat}", "Content-Type: application/json"
-    key = (
-        f' -H "Authorization: Bearer $(cat {quote(service.key_file)})"' if service.key_file else ""
-    )
+    file = service.key_file
+    key = f' -H "Authorization: Bearer $(cat {quote(file)})"' if file else ""
     line(chat.removesuffix("/chat/completions"))
     for network in _networks(service):
         line(f"  LAN    {network}{flavor.chat.removesuffix('/chat/completions')}")
-    line(f"  page   {f'{service.url}/' if started.has_page else 'this engine has no web page'}")
+    line(f"  page   {f'{service.url}/' if has_page(service) else 'this engine has no web page'}")
     line(f"  ask    curl {chat} -H '{kind}'{key} -d '{body}'")
     line(f"  log    {PROGRAM} logs {service.run}")
     line(f"  stop   {PROGRAM} stop {service.run}")
@@ -390,7 +383,7 @@ def export(
     service = described(job)
     if service.incomplete and not (allow_incomplete or dry_run):
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)
-        hint = "do what it says; or write files that you complete by hand: --allow-incomplete"
+        hint = "do that first; or write files that you complete by hand: --allow-incomplete"
         raise WorldError(what, why, hint)
     chosen = FORMATS[form]
     files = chosen.files(service)

@@ -21,7 +21,8 @@ from builder.core.farm import farm_root
 from builder.core.log import duration
 
 if TYPE_CHECKING:
-    from builder.presets.run import Outdated
+    from builder.presets.images import Launch
+    from builder.presets.run import Outdated, Running
     from builder.presets.servers import Found
 
 ServerName = Annotated[
@@ -168,47 +169,44 @@ def update(
     """Start servers anew whose recipe or preset has changed, for example by `git pull`.
 
     Their images are built or pulled first; then each is started with the options that it was
-    started with. If a new server fails, the old one runs on. Of a stopped server only the image is
-    built or pulled.
+    started with. If a new server fails, the old one runs on. A stopped server stays stopped: only
+    its image is built or pulled.
     """
-    from builder.presets.run import launch, obtain
     from builder.presets.servers import all_servers
 
     found = _named(catalog, *names) if names else all_servers()
-    compared, steps = [*_compared(catalog, found)], list[str]()
+    compared = [*_compared(catalog, found)]
+    steps = list(dict.fromkeys(step for each in compared for step in each.steps()))
     for each in compared:
-        server, why = each.server, each.why or "up to date"
         if not each.why or each.job is None:
-            log(f"{server.title}: {why}")
-            continue
-        steps += each.steps()
-        anew = "start it anew" if server.running else "it is stopped, and stays so"
-        steps.append(f"{server.title}: {why}: {anew}")
-    if dry_run:
+            log(f"{each.server.title}: {each.why or 'up to date'}")
+    if dry_run or not steps:
         log("\n  ".join(["This machine would have to", *steps]) if steps else "nothing to do")
-        return
-    if not steps or not agreed(list(dict.fromkeys(steps)), yes=yes):
-        return
-    build = partial(build_image, catalog)
-    for each in compared:
-        if not each.why or each.job is None:
-            continue
-        with download_bars() as bars:
-            if each.server.running:
-                card = each.job.wanted.card
-                print_started(
-                    launch(
-                        each.job,
-                        card,
-                        SECONDS,
-                        build=build,
-                        progress=bars,
-                        agrees=bool,
-                        replaces=each.server,
-                    )
-                )
-            else:
-                obtain(each.job, build=build, progress=bars, agrees=bool)
+    elif agreed(steps, yes=yes):
+        for each in compared:
+            if each.why and each.job and each.server.running:
+                print_started(_obtained(catalog, each.job, each.server))
+            elif each.why and each.job:
+                _obtained(catalog, each.job, start=False)
+
+
+def _obtained(
+    catalog: Path | None, job: Launch, replaces: Found | None = None, *, start: bool = True
+) -> Running:
+    """Image and models without a question, and the server if it is to ``start``."""
+    from builder.presets.run import launch
+
+    with download_bars() as bars:
+        return launch(
+            job,
+            job.wanted.card,
+            SECONDS,
+            build=partial(build_image, catalog),
+            progress=bars,
+            agrees=partial(agreed, yes=True),
+            replaces=replaces,
+            start=start,
+        )
 
 
 def pull(target: Target, *, catalog: options.CatalogOption = None) -> None:
@@ -218,12 +216,9 @@ def pull(target: Target, *, catalog: options.CatalogOption = None) -> None:
     """
     from builder.presets.choose import resolved
     from builder.presets.images import prepared
-    from builder.presets.run import obtain
 
     recipes, loaded = catalog_at(catalog), user_settings()
     found, context = resolved(recipes, target, loaded.state_dir, log)
     request = replace(wanted(found, None, None, None, None, None, None), context=context)
     job = prepared(recipes, request, loaded, log)
-    with download_bars() as progress:
-        build, agrees = partial(build_image, catalog), partial(agreed, yes=True)
-        obtain(job, build=build, progress=progress, agrees=agrees)
+    _obtained(catalog, job, start=False)

@@ -88,10 +88,6 @@ class Benchmark(BaseModel):
     created: str  # RFC 3339, UTC
     builder: str
 
-    def as_json(self) -> dict[str, Any]:
-        """The benchmark as JSON data."""
-        return self.model_dump(mode="json")
-
 
 def parse_results(text: str) -> Benchmark:
     """The benchmark in the text of a file; raises ``ValueError`` for any other text."""

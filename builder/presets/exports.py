@@ -35,14 +35,6 @@ from builder.presets.service import (
     in_url,
 )
 
-NEEDS = {
-    "ipc": "ipc",
-    "shm_size": "shm-size",
-    "memlock": "ulimit memlock",
-    "capabilities": "cap-add",
-}  # how ``docker run`` calls the keys of a preset's [container]
-
-
 WIDTH = 88  # characters of a line of comments
 
 
@@ -77,17 +69,11 @@ def heading(service: Service) -> list[str]:
 def reasons(service: Service) -> Iterator[str]:
     """The heading, and the reason for each setting."""
     yield from heading(service)
-    named = [
-        *(
-            (f"--{NEEDS[key].replace(' ', '=')} {value}", why)
-            for key, value, why in container_needs(service.container)
-        ),
-        *((each.name, each.why) for each in service.environment),
-        *(
-            (each.words[0] if each.words[0].startswith("-") else "model", each.why)
-            for each in service.arguments
-        ),
-    ]
+    needs = (why for *_, why in container_needs(service.container))
+    named = [*zip(container_options(service.container), needs, strict=True)]
+    named += [(each.name, each.why) for each in service.environment]
+    for each in service.arguments:
+        named.append((each.words[0] if each.words[0].startswith("-") else "model", each.why))
     for name, why in named:
         if why:
             yield from comments(f"{name}: {why}")
@@ -292,14 +278,16 @@ def kubernetes_facts(service: Service) -> dict[str, Any]:
     """The variables of both objects' templates, without the texts that a chart has as values."""
     size = service.container.shm_size
     secret = next((each for each in service.mounts if each.target.startswith(KEY)), None)
+    key = PurePosixPath(secret.target).name if secret else ""
+    make = ["kubectl", "create", "secret", "generic", f"{service.name}-api-key"]
     mounts = tuple(each for each in service.mounts if each is not secret)
     ram = {**service.ram, **({"of /dev/shm": sizes.memory_of(size)} if size else {})}
     return {
         "service": replace(service, mounts=mounts),
         # The Secret with the API key, as the engine reads it, and the key's name in it.
         "secret": secret,
-        "key": PurePosixPath(secret.target).name if secret else "",
-        "make_secret": _make_secret(service, secret) if secret else "",
+        "key": key,
+        "make_secret": shlex.join([*make, f"--from-file={key}={secret.source}"]) if secret else "",
         "kind": "ClusterIP" if on_loopback(service) else "LoadBalancer",
         # None: nothing is known of the service.
         "memory": f"{-(-sum(ram.values()) >> 30)}Gi" if ram else None,
@@ -314,12 +302,6 @@ def kubernetes_facts(service: Service) -> dict[str, Any]:
         "plain": scalar,
         "period": 10,
     }
-
-
-def _make_secret(service: Service, secret: Mount) -> str:
-    name = f"--from-file={PurePosixPath(secret.target).name}={secret.source}"
-    words = ["kubectl", "create", "secret", "generic", f"{service.name}-api-key", name]
-    return shlex.join(words)
 
 
 # A chart of Helm: the manifests for Kubernetes, with model, context and resources as values.
@@ -427,8 +409,7 @@ def _command(service: Service) -> list[str]:
                 "its commands are lines of text",
                 "choose another format: --format compose",
             )
-    service = replace(service, restart=None, listen=HOST)
-    options = lines(service)
+    options = lines(replace(service, restart=None))
     start = ["sh", "-c", START, service.name]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={service.publish}"

@@ -423,6 +423,17 @@ def key_of(file: Path) -> str:
     )
 
 
+def key_changed(job: Launch) -> bool:
+    """Whether a server that runs has another key than the user's file."""
+    if job.key is None:
+        return False
+    try:
+        key, has = key_of(Path(job.wanted.key_file)), job.key_copy.read_text("ascii")
+    except OSError:
+        return True
+    return has != job.key.text.format(key=key)
+
+
 def write_key(job: Launch) -> str:
     """Make the user's file with a random key, if it is missing, and the copy for the engine.
 
@@ -467,7 +478,7 @@ def requested(job: Launch, image: str, files: Files) -> Service:
     place, copy = f"{KEY}{job.key.suffix}", job.key_copy
     words = (job.key.option, place)
     option = ServiceOption(words, f"the server asks for the API key in {wanted.key_file}")
-    needs = f"Needs {copy}: made of {wanted.key_file} by `builder run` and `builder export`"
+    needs = f"Needs {copy}, made of {wanted.key_file} by `builder run` and `builder export`"
     return replace(
         found,
         key_file=wanted.key_file,

@@ -33,6 +33,7 @@ from builder.presets.shapes import Figure
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
 from builder.recipes.schema import Recipe
+from simulator.gguf import PART
 from simulator.selection import Capability
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 LARGEST = 4 << 20  # bytes of a file
 
-SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 LARGEST_NUMBER = 1 << 53  # every reader of JSON has integers up to it exactly (RFC 8259, section 6)
 
 Size = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
@@ -173,17 +173,6 @@ class Receipts:
             raise ReceiptError(what, lines, "remove them, or mend them")
 
 
-def load_receipts(catalog: Catalog) -> Receipts:
-    """The receipts beside the recipes of ``catalog``: every file that has the format of one."""
-    entries, invalid = [], []
-    for file in sorted((catalog.root / "receipts").glob("*.json"), key=attrgetter("stem")):
-        try:
-            entries.append(ReceiptEntry(file.stem, read_receipt(file)))
-        except ReceiptError as error:
-            invalid.append(error)
-    return Receipts(tuple(entries), tuple(invalid))
-
-
 def read_receipt(file: Path) -> Receipt:
     """The receipt in a file; raises ``ReceiptError``."""
     try:
@@ -282,7 +271,7 @@ def is_file(wanted: ModelFile, measured: ReceiptModel) -> bool:
     named = measured.name.casefold().startswith(model)
     # A part of a split model has the quantization of the whole, and not its size.
     return (
-        named and not SPLIT.search(measured.name) and bool(wanted.of_quantization([measured.name]))
+        named and not PART.search(measured.name) and bool(wanted.of_quantization([measured.name]))
     )
 
 
@@ -418,17 +407,20 @@ def require_valid(
 
 def checked(catalog: Catalog, now: datetime) -> Receipts:
     """The valid receipts of a farm, and the faults of the others.  The registry is not asked."""
-    there = load_receipts(catalog)
-    entries, invalid = [], list(there.invalid)
-    for entry in there.entries:
+    entries, invalid = [], []
+    for file in sorted((catalog.root / "receipts").glob("*.json"), key=attrgetter("stem")):
         try:
-            faults = "; ".join(findings(entry.receipt, catalog, now))
+            receipt = read_receipt(file)
+            faults = "; ".join(findings(receipt, catalog, now))
         except RecipeError as error:
             faults = error.what
+        except ReceiptError as error:
+            invalid.append(error)
+            continue
         if faults:
-            invalid.append(ReceiptError(f"{entry.name}.json is no valid receipt", faults))
+            invalid.append(ReceiptError(f"{file.name} is no valid receipt", faults))
         else:
-            entries.append(entry)
+            entries.append(ReceiptEntry(file.stem, receipt))
     return Receipts(tuple(entries), tuple(invalid))
 
 

@@ -39,6 +39,7 @@ from builder.presets.images import (
     Images,
     Launch,
     RunImage,
+    key_changed,
     prepared,
     pull,
     requested,
@@ -64,7 +65,7 @@ BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and buil
 NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 
 
-def require(name: str, faults: Sequence[BuilderError], what: str = "cannot run here") -> None:
+def require(name: str, faults: Sequence[BuilderError]) -> None:
     """Raise ``WorldError`` with all faults, each with its next step, if there are any."""
     if faults:
         texts = [
@@ -72,7 +73,7 @@ def require(name: str, faults: Sequence[BuilderError], what: str = "cannot run h
             + (f"\n  -> {each.hint}" if each.hint else "")
             for each in faults
         ]
-        raise WorldError(f"{name} {what}", "\n".join(texts))
+        raise WorldError(f"{name} cannot run here", "\n".join(texts))
 
 
 def question_of(job: Launch) -> Question:
@@ -250,11 +251,6 @@ class Running:
     flavor: ApiFlavor
     seconds: float | None = None  # until it was healthy; None where it ran already
 
-    @property
-    def has_page(self) -> bool:
-        """Whether its engine has a web page."""
-        return servers.has_page(self.service)
-
 
 def launch(
     job: Launch,
@@ -265,10 +261,12 @@ def launch(
     progress: Progress,
     agrees: Callable[[Sequence[str]], bool],
     replaces: Found | None = None,
+    start: bool = True,
 ) -> Running:
     """Check this machine, start the server, and wait until it is healthy.
 
     A server that it ``replaces`` ends when all else is ready, and runs on if the new one fails.
+    Without ``start`` only the image and the models are obtained.
 
     If nothing else stands in the way, and the user ``agrees`` to a list of the steps, ``build``
     builds and checks the image of a recipe, or it is pulled, and the models are downloaded.  Raises
@@ -276,33 +274,37 @@ def launch(
     another run, ``SpaceError`` for a disk; and like ``build``, ``download`` and ``start_service``.
     """
     run, target = job.run, job.wanted.target
-    devices, faults = ((), []) if run.cpu else _devices(job, card)
-    faults += (engine := [*engine_faults(cpu=run.cpu)])
+    cpu = run.cpu or not start
+    devices, faults = ((), []) if cpu else _devices(job, card)
+    faults += (engine := [*engine_faults(cpu=cpu)])
     images = Images(job.catalog, run.recipe, job.settings, job.log)
     image = _image(images, old=job.wanted.old)
     files = located(run, job.models_dir, job.wanted.given)
     flavor = _flavor_of(run)
-    cdi = not run.cpu and not engine and not docker.engine().has_nvidia_runtime
+    cdi = not cpu and not engine and not docker.engine().has_nvidia_runtime
     name = replaces.name if replaces else "" if engine else servers.name_of(job)
 
     def described() -> Service:
         # A missing model gets a path, so that the other faults are reported, too.
-        places = {**files.files.places, **{place: f"/{place}" for place in files.lacking}}
+        unnamed = [] if start or "{model}" not in command.known_options(run.recipe) else ["model"]
+        lacks = {place: f"/{place}" for place in (*unnamed, *files.lacking)}
+        places = {**lacks, **files.files.places}
         own = replace(files.files, places=places)
         found = requested(job, image.name, own)
         return replace(found, name=name or found.name, devices=devices, cdi=cdi)
 
     lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
+    _tell_of_old_models(job, files)
     ready = described()
-    there = servers.existing(ready.name) if not engine else None
+    free = replaces is None and start  # the server that it replaces has the name, and the port
+    there = servers.existing(ready.name) if free and not engine else None
     errors: list[BuilderError] = []
-    if replaces:
-        pass  # it has the name, and the port
-    elif there is None or there.removable:
-        faults += port_faults(ready)
+    if there is None or there.removable:
+        faults += port_faults(ready) if free else ()
     else:
         try:
-            ready = running_already(ready, there, job.wanted.port, image)
+            changed = key_changed(job)
+            ready = running_already(ready, there, job.wanted.port, image, key_changed=changed)
         except BusyError as error:
             errors.append(error)
         if not (errors or faults or lacking or files.unusable):
@@ -324,43 +326,22 @@ def launch(
     faults += image_faults(image, target)
     faults += file_faults(files, target)
     require(run.name, faults)
-    job.log(f"starting {image.name}")
-    key = write_key(job)
-    about = f"show {job.entry.name}" if job.entry else f"recipe explain {run.recipe.name}"
+    if not start:
+        job.log(f"{image.name} {'and its models are' if files.files.places else 'is'} here")
+        return Running(ready, flavor)
+    return _started(job, Running(ready, flavor), seconds, replaces)
+
+
+def _started(job: Launch, run: Running, seconds: float, replaces: Found | None) -> Running:
+    job.log(f"starting {run.service.image}")
+    key, labels = write_key(job), servers.labels_of(job)
+    about = f"show {job.entry.name}" if job.entry else f"recipe explain {job.run.recipe.name}"
     hint = f"`builder {about}` has its known problems"
     with servers.set_aside(replaces):
-        labels = servers.labels_of(job)
-        took = servers.start_service(ready, flavor, seconds, job.log, hint, labels=labels, key=key)
-    return Running(ready, flavor, took)
-
-
-def obtain(
-    job: Launch,
-    *,
-    build: Callable[[str], object],
-    progress: Progress,
-    agrees: Callable[[Sequence[str]], bool],
-) -> None:
-    """Build or pull the image of a run and download its models, and start nothing.
-
-    Raises like ``launch``.
-    """
-    faults = [*engine_faults(cpu=True)]
-    images = Images(job.catalog, job.run.recipe, job.settings, job.log)
-    image = _image(images, old=job.wanted.old)
-    files = located(job.run, job.models_dir, job.wanted.given)
-    errors = [*too_full(_space(job, image, files))] if not faults else []
-    lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
-    fetchable = all(each.fetches for each in files.missing) and not files.unusable
-    if not (faults or errors) and fetchable and (not image.what or image.builds):
-        if not lacking:
-            job.log(f"{image.name} and its models are here")
-        elif agrees(lacking):
-            _obtained(images, image, build)
-            fetched(job, files.missing, progress)
-        return
-    faults += [*errors, *image_faults(image, job.wanted.target)]
-    require(job.run.name, [*faults, *file_faults(files, job.wanted.target)], "cannot be had here")
+        took = servers.start_service(
+            run.service, run.flavor, seconds, job.log, hint, labels=labels, key=key
+        )
+    return replace(run, seconds=took)
 
 
 # Servers that are older than the recipes and presets of this checkout.
@@ -374,12 +355,13 @@ class Outdated:
     why: str  # empty: it is up to date
     job: Launch | None = None  # None: it cannot be started anew
 
-    def steps(self) -> list[str]:
-        """What has to be done before it starts anew.  Raises ``WorldError``."""
-        if self.job is None:
-            return []
-        images = Images(self.job.catalog, self.job.run.recipe, self.job.settings, self.job.log)
-        return [*_to_obtain(self.job, images, _image(images, old=False))]
+    def steps(self) -> Iterator[str]:
+        """What has to be done to start it anew.  Raises ``WorldError``."""
+        if self.why and self.job:
+            images = Images(self.job.catalog, self.job.run.recipe, self.job.settings, self.job.log)
+            yield from _to_obtain(self.job, images, _image(images, old=False))
+            then = "start it anew" if self.server.running else "it is stopped, and stays so"
+            yield f"{self.server.title}: {self.why}: {then}"
 
 
 def compared(catalog: Catalog, settings: Settings, log: Log, server: Found) -> Outdated:
@@ -405,6 +387,13 @@ def compared(catalog: Catalog, settings: Settings, log: Log, server: Found) -> O
     except (RecipeError, UsageError) as error:
         return Outdated(server, f"{error.what}, so it cannot be started anew")
     return Outdated(server, "", job)
+
+
+def _tell_of_old_models(job: Launch, files: Located) -> None:
+    """Name the directory of the checkout that earlier versions downloaded to."""
+    old = job.catalog.root / "models"
+    if files.missing and old.is_dir() and old != job.models_dir:
+        job.log(f"models are in {job.models_dir} now: move them: mv {old}/* {job.models_dir}/")
 
 
 def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError]]:
@@ -490,7 +479,9 @@ def _space(job: Launch, image: RunImage, files: Located) -> Iterator[tuple[Path,
         yield job.models_dir, left / 2**30 + RESERVE, "the download of the models"
 
 
-def running_already(service: Service, there: Found, port: int | None, image: RunImage) -> Service:
+def running_already(
+    service: Service, there: Found, port: int | None, image: RunImage, *, key_changed: bool = False
+) -> Service:
     """The service of a container that runs, at its own port; ``port`` is the requested one."""
     if not there.running:
         why = f"it is {there.status}"
@@ -498,6 +489,8 @@ def running_already(service: Service, there: Found, port: int | None, image: Run
         why = "it has other options" if there.run else "`builder run` did not start it"
         if there.run and there.image != service.image:
             why = f"it runs the image {there.image}, and not {service.image}"
+    elif key_changed:
+        why = f"it has another API key than {service.key_file}"
     elif image.what:
         why = image.what
     elif image.key and there.key != image.key:

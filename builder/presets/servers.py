@@ -337,7 +337,7 @@ def wait_until_healthy(
 
 
 def hidden(text: str, key: str) -> str:
-    """A line of a log without the API key: vLLM before 0.33 and SGLang write it there."""
+    """A line of a log without the API key: vLLM 0.20 and SGLang write it there."""
     return text.replace(key, "***") if key else text
 
 

@@ -487,11 +487,11 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
                 f"{needs}:\n  {command}" if command else f"{needs} at {directory}/{path}"
             )
         elif command:
-            why = f"the name of its file {file.shown} is not known; download it first:"
+            why = f"The name of its file {file.shown} is not known; download it first:"
             incomplete.append(f"{why}\n  {command}")
         else:
             option = f"{OPTIONS_OF_PLACES[place]} FILE"
-            incomplete.append(f"no repository of {file.shown} is known: name a file with {option}")
+            incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
     mounts = (Mount(directory, DIRECTORY),) if places else ()
     return Files(places, mounts, tuple(missing), tuple(incomplete))
 

@@ -266,7 +266,7 @@ def podman() -> Iterator[str]:
     month = time.strftime("%Y-%m")  # a newer one replaces it
     root = made_once(SHARED_CACHE, "podman-of-the-tests", month, print, podman_root)
     docker("import", str(root / "root.tar"), image)
-    storage = ["--privileged", "--tmpfs=/run", "--volume=/var/lib/containers"]
+    storage = ["--network=none", "--privileged", "--tmpfs=/run", "--volume=/var/lib/containers"]
     container = docker("run", "--detach", *storage, image, "sleep", "infinity")
     yield container
     docker("rm", "--force", "--volumes", container)

@@ -62,9 +62,11 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     again: list[str] = []
     wait_until_healthy(service, HELLO, 30, again.append, lines="0")
     assert again == []
-    with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
+    with pytest.raises(BusyError, match=f"builder stop {NAME}"):
         start_service(service, HELLO, 30, lines.append)
-    assert existing(NAME) == found  # it runs on
+    after = existing(NAME)
+    assert after is not None
+    assert (after.container, after.running) == (found.container, True)  # it runs on
 
 
 def test_a_server_that_answers_before_its_log_is_followed_shows_its_log(
@@ -128,6 +130,21 @@ def test_a_server_that_ends_is_told_with_its_log_and_removed(service: Service) -
         start_service(with_options(service, "--no-such"), HELLO, 30, lambda _: None)
     assert "unknown --no-such" in caught.value.why
     assert existing(NAME) is None
+
+
+def test_a_server_that_answers_without_its_key_is_removed(service: Service) -> None:
+    with pytest.raises(UntriedError, match="does not ask for its key") as caught:
+        start_service(replace(service, key_file="/key"), HELLO, 30, lambda _: None)
+    assert "/v1/chat/completions answers 4" in caught.value.why
+    assert existing(NAME) is None
+
+
+def test_a_key_that_the_server_logs_is_not_shown(service: Service) -> None:
+    lines: list[str] = []
+    with pytest.raises(UntriedError) as caught:
+        start_service(with_options(service, "--secret"), HELLO, 30, lines.append, key="secret")
+    assert "unknown --***" in caught.value.why
+    assert "secret" not in caught.value.why + "".join(lines)
 
 
 def test_a_server_that_never_answers_is_removed(service: Service) -> None:

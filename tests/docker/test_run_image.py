@@ -95,7 +95,7 @@ def test_an_image_of_an_older_recipe_is_named_and_started_only_when_asked(machin
     # Its container runs: nothing is built for a name that is taken.
     told = machine.run("--yes", expect=9)
     assert other in told
-    assert f"docker rm --force {RUNS}" in told
+    assert f"builder stop {RUNS}" in told
     # The image of the recipe as it is now comes beside it, under another name.
     now = machine.image(machine.key, f"{machine.repository}:another-name")
     told = machine.run(expect=9)

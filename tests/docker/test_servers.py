@@ -13,7 +13,7 @@ import pytest
 from builder.checks.server import ModelList, ServerClient
 from builder.docker import containers
 from support.commands import Builder
-from support.runs import RUNS, image_of, key_of, recipe_of
+from support.runs import RUNS, VERSION, image_of, key_of, recipe_of
 from support.services import free_port
 from support.smoke_tests import docker
 
@@ -79,8 +79,13 @@ def test_a_server_from_its_start_to_its_end(farm: Checkout) -> None:
     assert farm("logs", farm.name, "--tail", "0") == ""
     assert "up to date" in farm("update", farm.name)
     # Another server on this port is refused before anything is built.
-    other = farm("run", "hello-sm120-0.1.0", "--cpu", "--port", str(port), "--yes", expect=4)
+    recipe = farm.root / "recipes" / f"{farm.name}.toml"
+    text = recipe.read_text().replace(VERSION, f"{VERSION}-2")
+    recipe.with_name(f"{farm.name}-2.toml").write_text(text)
+    other = farm("run", f"{farm.name}-2", "--cpu", "--port", str(port), "--yes", expect=4)
     assert f"port {port} of 127.0.0.1 cannot be used: {RUNS} has it" in other
+    assert "building" not in other
+    recipe.with_name(f"{farm.name}-2.toml").unlink()
     assert "stopped" in farm("stop", farm.name)
     (row,) = farm.servers()
     assert row["state"] == "exited (0)"

@@ -19,7 +19,7 @@ from builder.presets import exports
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.environment import REPOSITORY
-from support.services import BASE, HOSTILE, SERVICES
+from support.services import BASE, HOSTILE, KEYED, SERVICES
 
 pytestmark = [
     pytest.mark.network,
@@ -122,7 +122,6 @@ def as_exported(found: Rendered, service: Service) -> None:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     if "env" in container:
         container["env"].sort(key=lambda each: each["name"])
-    network["spec"]["type"] = "ClusterIP"
     policy = "Never" if service.local else "IfNotPresent"
     deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = policy
     for each in (deployment, network):
@@ -136,12 +135,12 @@ def as_exported(found: Rendered, service: Service) -> None:
 
 
 def test_every_published_preset_is_the_export_for_kubernetes(answers: Answers) -> None:
-    services = [*SERVICES.values()]
+    services = [*SERVICES.values(), KEYED]
     for service, found in zip(
         services, rendered(answers, *((each, {}) for each in services)), strict=True
     ):
         as_exported(found, service)
-        assert service.title in found.notes
+        assert service.title in " ".join(found.notes.split())
 
 
 def test_any_text_and_all_needs_of_a_container_reach_kubernetes(answers: Answers) -> None:
@@ -159,7 +158,7 @@ def test_any_text_and_all_needs_of_a_container_reach_kubernetes(answers: Answers
     local = replace(BASE, local=True, cache="/cache")
     found = rendered(answers, (hostile, {}), (needy, {}), (local, {}))
     as_exported(found[0], hostile)
-    assert "- Caveat: {{ .Values.absent.absent }}\n" in found[0].notes
+    assert "\nCaveat: {{ .Values.absent.absent }}\n" in found[0].notes
     as_exported(found[1], needy)
     as_exported(found[2], local)
 

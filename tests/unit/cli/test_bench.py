@@ -153,7 +153,7 @@ def test_a_comparison_of_unlike_machines_is_shown_and_refused(
     files = []
     for name, more in (("a", {}), ("b", {"machine": {"gpus": [], "cpu": "a"}})):
         files.append(tmp_path / f"{name}.json")
-        files[-1].write_text(json.dumps(benchmark([1.0, 1.1, 1.0], **more).as_json()))
+        files[-1].write_text(json.dumps(benchmark([1.0, 1.1, 1.0], **more).model_dump(mode="json")))
     assert builder("compare", files[0], files[0]).returncode == 0
     done = builder("compare", *files)
     assert done.returncode == 4

@@ -102,7 +102,7 @@ def test_what_cannot_start_is_refused_or_named_first(builder: Builder, tmp_path:
         "# Incomplete: there is no image never-built-beellama-cpp:0.1.1 in Docker"
     )
     assert model.startswith(
-        "# Incomplete: the name of its file unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"
+        "# Incomplete: The name of its file unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"
     )
     assert head[-1].startswith("#   hf download unsloth/Qwen3.6-27B-GGUF --include '*UD-Q3_K_XL*' ")
 

@@ -33,11 +33,13 @@ def test_all_that_is_missing_is_told_at_once_the_gpu_first(
     builder: Builder, models: Path, tmp_path: Path
 ) -> None:
     farm = never_built(tmp_path / "farm")
+    (farm / "models").mkdir()  # where earlier versions downloaded to
     with socket.create_server(("127.0.0.1", 0)) as used:
         done = builder("run", PRESET, "--port", str(used.getsockname()[1]), cwd=farm)
     assert done.returncode == 4
     assert done.stdout == ""
-    first, second, *rest = done.stderr.splitlines()
+    moved, first, second, *rest = done.stderr.splitlines()
+    assert moved.endswith(f"move them: mv {farm}/models/* {models}/")
     assert first == f"builder: {PRESET} cannot run here"
     assert second == "  this machine has no NVIDIA GPU: there is no nvidia-smi"
     text = "\n".join(rest)
@@ -79,9 +81,12 @@ def test_the_command_is_printed(builder: Builder, models: Path) -> None:
     assert f"--mount=type=bind,source={models},target=/models,readonly" in words
     assert words.count("--parallel") == 1
     assert words[-3:] == ["--parallel", "2", "--no-warmup"]
-    assert "The file of unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) is not known" in done.stderr
+    assert (
+        "The name of its file unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) is not known"
+        in done.stderr
+    )
     assert f"--include '*UD-Q3_K_XL*' --local-dir {models}/unsloth/" in done.stderr
-    assert not any(word.startswith("--restart") for word in words)
+    assert "--restart=unless-stopped" in words
     assert "\nCaveat: It uses a single GPU at 0.1.x. (Anbeeld/beellama.cpp#7)" in done.stderr
 
 

@@ -12,11 +12,11 @@ from support.benchmarks import benchmark
 
 def test_a_benchmark_is_kept_and_read_again() -> None:
     found = benchmark([1.0, 2.0])
-    assert parse_results(json.dumps(found.as_json())) == found
+    assert parse_results(json.dumps(found.model_dump(mode="json"))) == found
     points = [{"context": 1024, "warm_ups": [], "runs": [{"tokens": "100"}]}]
     for change in ({"format": 2}, {"other": 1}, {"points": points}, {"created": None}):
         with pytest.raises(ValueError, match="no benchmark of builder: "):
-            parse_results(json.dumps(found.as_json() | change))
+            parse_results(json.dumps(found.model_dump(mode="json") | change))
     for wrong in ("{}", "[]", "{"):
         with pytest.raises(ValueError, match="no benchmark of builder: "):
             parse_results(wrong)

@@ -16,6 +16,7 @@ from builder.presets.images import (
     OPEN,
     Launch,
     LaunchRequest,
+    key_changed,
     prepared,
     requested,
     write_key,
@@ -160,7 +161,7 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     assert stat.S_IMODE(job.key_copy.stat().st_mode) == 0o444
     assert stat.S_IMODE(job.key_copy.parent.stat().st_mode) == 0o700
     service = requested(job, "me/a:1", Files({"model": "/model/a"}))
-    assert service.missing == ()
+    assert service.missing == made.missing
     assert service.key_file == str(file)
     words = " ".join(exports.words(service))
     assert words.endswith(option)
@@ -168,10 +169,12 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     assert f"--mount=type=bind,{where}" in words
     assert f"--publish={LAN}:{service.port}:{service.port} " in words
     assert key not in words
-    assert f"the server asks for the API key in {file}" in "\n".join(exports.reasons(service))
+    assert f"the server asks for the API key in {file}" in " ".join(exports.reasons(service))
     # It stays, and its engine gets what the user writes.
     assert write_key(job) == key
+    assert not key_changed(job)
     file.write_text("another-one\n")
+    assert key_changed(job)
     assert write_key(job) == "another-one"
     assert "another-one" in job.key_copy.read_text()
 

@@ -69,7 +69,7 @@ def test_what_the_container_needs() -> None:
         BASE.image,
     ]
     text = exports.docker_run(replace(BASE, container=needs))
-    assert "# --ulimit=memlock -1: the engine locks the model in memory\n" in text
+    assert "# --ulimit=memlock=-1: the engine locks the model in memory\n" in text
 
 
 def test_without_gpu_and_restart() -> None:

@@ -83,12 +83,12 @@ def test_a_file_whose_name_is_not_known_is_marked() -> None:
     there = "--local-dir /srv/models/me/A-GGUF"
     assert found.missing == (f"Needs me/A-GGUF:d.gguf:\n  hf download me/A-GGUF d.gguf {there}",)
     assert found.incomplete == (
-        "the name of its file me/A-GGUF Q4_K_M is not known; download it first:\n"
+        "The name of its file me/A-GGUF Q4_K_M is not known; download it first:\n"
         f"  hf download me/A-GGUF --include '*Q4_K_M*' {there}",
-        "no repository of A projector is known: name a file with --mmproj FILE",
+        "No repository of A projector is known: name a file with --mmproj FILE",
     )
     whole = mounted({"model": ModelFile(name="A AWQ")}, "/srv/models", {})
-    assert whole.incomplete == ("no repository of A AWQ is known: name a file with --model FILE",)
+    assert whole.incomplete == ("No repository of A AWQ is known: name a file with --model FILE",)
     assert whole.places == {"model": "/models/MODEL"}
     named = mounted(files, "/srv/models", {"model": "A-Q4_K_M.gguf"})
     assert named.places["model"] == "/models/me/A-GGUF/A-Q4_K_M.gguf"

@@ -8,12 +8,24 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import BusyError, UsageError
+from builder.core.settings import Settings
 from builder.engines.layout import LABEL_KEY
-from builder.presets.images import RunImage
-from builder.presets.run import running_already
-from builder.presets.servers import LABEL_CATALOG, LABEL_NAME, LABEL_RUN, Found, identity, named
+from builder.presets.images import Images, LaunchRequest, RunImage, prepared
+from builder.presets.run import compared, running_already
+from builder.presets.servers import (
+    LABEL_CATALOG,
+    LABEL_NAME,
+    LABEL_REQUEST,
+    LABEL_RUN,
+    LABEL_SETTINGS,
+    Found,
+    identity,
+    labels_of,
+    named,
+)
 from builder.presets.service import Service, ServiceOption
 from support.services import BASE
+from support.shipped import RECIPES
 
 LAN = "0.0.0.0"  # noqa: S104  (nothing listens)
 LABELS = {LABEL_RUN: identity(BASE), LABEL_KEY: "1" * 64}
@@ -88,3 +100,28 @@ def test_a_server_is_found_by_the_beginning_of_its_name_in_this_checkout_first()
     assert caught.value.hint == "name one: builder-a-5090-12ab, builder-a-b-5090"
     with pytest.raises(UsageError, match="no server is named a@509O; did you mean a@5090"):
         named("a@509O", servers, here)
+
+
+def test_a_server_is_compared_with_its_recipe_and_preset_of_today(tmp_path: Path) -> None:
+    (model := tmp_path / "a.gguf").touch()
+    preset = "qwen3.6-27b-dflash@5090-laptop"
+    wanted = LaunchRequest(
+        preset, {"model": model}, 4096, 9000, ("--mlock",), listen=LAN, key_file="none"
+    )
+    settings = Settings(state_dir=tmp_path)
+    job = prepared(RECIPES, wanted, settings, print)
+    key = min(Images(RECIPES, job.run.recipe, settings, print).keys)
+    labels = {**labels_of(job), LABEL_RUN: "1", LABEL_KEY: key}
+
+    def why(**changed: str) -> str:
+        of = {"request": LABEL_REQUEST, "settings": LABEL_SETTINGS, "key": LABEL_KEY}
+        own = {**labels, **{of[name]: value for name, value in changed.items()}}
+        return compared(RECIPES, settings, print, Found("1", "a", "running", labels=own)).why
+
+    assert Found("1", "a", "running", labels=labels).request == job.wanted
+    assert why() == ""
+    assert why(settings="0") == "its preset has changed"
+    assert why(key="0" * 64) == "its image is older than its recipe"
+    gone = labels[LABEL_REQUEST].replace(preset, "gone@5090")
+    assert why(request=gone).endswith(", so it cannot be started anew")
+    assert why(request="{}") == "not known: an older version of builder started it"

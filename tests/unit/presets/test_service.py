@@ -41,7 +41,7 @@ def test_an_option_that_moves_the_server_is_refused(options: list[str], *, prese
     found = preset_of(recipe.name) if preset else None
     with pytest.raises(RecipeError, match="cannot be given after --") as raised:
         service(Run("a", recipe, found, options=tuple(options)), IMAGE, Files({"model": "/m"}))
-    assert "--port N of builder" in raised.value.hint
+    assert "--listen ADDRESS and --port N" in raised.value.hint
 
 
 @pytest.mark.parametrize("name", SERVICES)
