@@ -152,9 +152,10 @@ UNNEEDED = [
         (["list", "--presets"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
         (["choose", "--card", "5090"], [*ENGINES, *UNNEEDED, "builder.presets.receipts"]),
         (["show", "qwen3.6-27b-dflash@5090-laptop"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
+        (["show", "hello-sm120-0.1.0"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
         # Its plan has a Dockerfile, and asks the engine.
         (
-            ["show", "hello-sm120-0.1.0"],
+            ["show", "hello-sm120-0.1.0", "--inputs"],
             [*({*ENGINES} - {"jinja2"}), *UNNEEDED, "builder.presets.schema"],
         ),
     ],
