@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder.core.errors import FetchError, RecipeError
+from builder.core.names import github_page
 from builder.core.platforms import Platform
-from builder.core.web import github_page
 from builder.engines import families
 from builder.engines.family import PackagePaths, StagePackages
 from builder.recipes import locks
