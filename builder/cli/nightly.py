@@ -17,7 +17,7 @@ from builder.cli import options
 from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
 from builder.cli.terminal import counted, line, log, minute, pairs, print_json, table, wrapped
 from builder.core import sizes
-from builder.core.errors import RecipeError, UntriedError, WorldError
+from builder.core.errors import RecipeError, UntriedError, WorldError, listed
 from builder.core.files import workspace
 from builder.core.platforms import PLATFORMS, Platforms
 
@@ -174,8 +174,14 @@ def _behind(status: Status) -> str:
 
 
 def _first(reason: str) -> str:
-    """The failed steps; the reasons are below the table, and in the JSON."""
-    return reason.partition("\n")[0]
+    """The failed steps; of checks their names, of one check all. The JSON has the whole reason."""
+    what, _, why = reason.partition("\n")
+    checks = [each for each in why.splitlines() if ": expected: " in each]
+    if not checks:
+        return what
+    names = [each.partition(": expected: ")[0] for each in checks]
+    count = what.partition(" is built, and ")[2] or what
+    return f"{count}: {checks[0] if len(checks) == 1 else listed(names, 3, ', ')}"
 
 
 def _downloads(status: Status) -> Iterator[str]:
@@ -195,12 +201,14 @@ def _downloads(status: Status) -> Iterator[str]:
 
 def _notes(status: Status) -> Iterator[tuple[str, str]]:
     """The texts about a tag, each after its recipe."""
+    from builder.upstream.status import cause_of
+
     name, last = status.recipe, status.last
     if last is not None:
         good = minute(status.good.started) if status.good else "unknown"
         ended = f"last nightly run {minute(last.started)}: {last.outcome}"
         yield name, f"{ended}{'' if last.good else f'; last good one: {good}'}"
-        if not last.good:
+        if not last.good or (last.outcome == "held" and not status.held):
             yield name, _first(last.reason)
     if status.held:
         yield name, f"held: {status.held}"
@@ -212,8 +220,8 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
         text = f"reproduced {again.created[:10]} on {again.architecture}"
         problem = again.problem or "no trusted key signed the statement"
         yield name, f"{text}, {f'signed by {again.key}' if again.key else f'unverified: {problem}'}"
-    for text in status.problem.splitlines():
-        yield name, text
+    if status.problem:
+        yield name, cause_of(status.problem)
 
 
 # ``builder bisect``.

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -204,6 +205,7 @@ UNTRUSTED_HINT = (
     "/etc/docker/certs.d/REGISTRY/ca.crt"
 )
 TAG_ATTEMPTS = 10
+DF_ATTEMPTS = 60
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
 DENIED = "permission denied"
 DENIED_HINT = "run it as root, or join the group: `usermod -aG docker $USER`, and log in again"
@@ -534,7 +536,14 @@ class Usage:
 def usage() -> Usage:
     """Ask the engine, which may take many seconds.  Raises ``WorldError``."""
     ask_engine()
-    found = _object(call("system", "df", "--verbose", "--format={{json .}}").stdout)
+    for _ in range(DF_ATTEMPTS):
+        done = call("system", "df", "--verbose", "--format={{json .}}")
+        found = _object(done.stdout)
+        if found or "already running" not in done.stderr:  # it answers one at a time
+            break
+        time.sleep(1)
+    if not found:
+        raise WorldError("Docker does not say what it holds", done.stderr.strip())
     names = call("container", "ls", "--all", "--quiet", "--no-trunc").stdout.split()
     containers = _inspected("container", names)
     used = {each["Image"] for each in containers}

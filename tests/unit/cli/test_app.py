@@ -223,6 +223,7 @@ def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> No
         assert done.stderr.count("BUILDER_NAMESPACE is not set") == 1, done.stderr
         assert "build it" not in done.stderr
         assert done.stdout == ""
+    assert done.stderr.startswith("builder: status shows published images, and BUILDER_NAMESPACE")
 
 
 def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
