@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -128,11 +129,12 @@ def check(
     if as_json:
         print_json([{**each._asdict(), "warnings": [*map(str, each.warnings)]} for each in checked])
     else:
+        here = os.path.relpath(loaded.root)
+        near = "" if here == "." else f"{here}/"
         for each in checked:
-            for text in each.error.splitlines():
-                line(text)
-            for warning in each.warnings:
-                line(f"{warning} (warning)")
+            warnings = (f"{warning} (warning)" for warning in each.warnings)
+            for text in (*each.error.splitlines(), *warnings):
+                line(text if here.startswith("..") else text.replace(f"{loaded.root}/", near))
     _require_valid({"recipe": of_recipes, "preset": of_presets}, strict=strict)
 
 

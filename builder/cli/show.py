@@ -470,7 +470,7 @@ def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:
             "allowed": ", ".join(patch["allowed"]),
             "must print": ", ".join(patch["prints"]),
             "installed as": patch["installed_as"],
-            "checked by": patch["checked_by"] or "no probe",
+            "checked by": patch["checked_by"] or f"no probe: {patch['no_probe'] or 'no reason'}",
         }
     _below(f"{title} {patch['name']}: {patch['why']}", about)
 

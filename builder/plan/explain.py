@@ -120,6 +120,7 @@ def _patch(planned: PlannedPatch) -> dict[str, Any]:
         "prints": list(patch.script.contains) if isinstance(patch, ScriptPatch) else [],
         "installed_as": str(distribution) if distribution else "",
         "checked_by": _probe(patch.probe) if patch.probe else "",
+        "no_probe": patch.no_probe or "",
     }
 
 
@@ -257,11 +258,11 @@ def lint(
 
 def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
     for index, patch in enumerate(entry.recipe.patch):
-        if patch.probe is None:
-            message = f"{patch.name} has no probe: nothing checks it in the finished image"
+        if patch.probe is None and patch.no_probe is None:
+            message = f"{patch.name} has no probe, and no_probe does not say why"
             yield entry.problem(("patch", index), message)
     recipe = complete(entry.recipe)
     started = families.ENGINES[recipe.family].server_of(recipe) is not None
-    if recipe.image.port is not None and not started:
-        message = "no [serve]: the server is never started before it is published"
+    if recipe.image.port is not None and not started and recipe.no_serve is None:
+        message = "no [serve]: the server is never started, and no_serve does not say why"
         yield entry.problem(("image", "port"), message)

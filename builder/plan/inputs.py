@@ -254,7 +254,7 @@ class PlannedPatch:
 
     def inputs(self) -> dict[str, Any]:
         """The values that decide the patched tree, as JSON data: the reasons and the URL do not."""
-        apart = {"why", "drop_when", "upstream", "probe", "git"}
+        apart = {"why", "drop_when", "upstream", "probe", "no_probe", "git"}
         data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
         data |= {"fuzz": 0, "three_way": False}  # keys outlive these fields
         for kind in ("pick", "script", "add"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -139,9 +140,10 @@ def test_an_image_that_is_used_meanwhile_stays_and_is_told(
         f'exec {real} "$@"\n'
     )
     (folder / "docker").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{Path('/usr/bin')}:/bin")
     try:
-        done = builder("clean", "images", "--yes", "--catalog", farm)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+            done = builder("clean", "images", "--yes", "--catalog", farm)
         assert done.returncode == 4
         assert f"stays: {name}: " in done.stderr
         assert name in images(named)

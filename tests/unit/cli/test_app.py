@@ -54,6 +54,7 @@ def test_the_commands_are_those_of_the_manual() -> None:
     parts = [
         *EVERYDAY,
         "doctor",
+        "clean",
         "sbom",
         "kernels",
         "paths",
@@ -78,7 +79,7 @@ def test_help_lists_every_command_and_exit_code(builder: Builder) -> None:
     said = " ".join(page.split())
     everyday, _, others = page.partition("Other commands")
     listed = re.findall(r"│ ([a-z]+) ", everyday.partition("Everyday")[2])
-    assert listed == [*EVERYDAY, "doctor"]
+    assert listed == [*EVERYDAY, "doctor", "clean"]
     for command in {name[0] for name in ALL} - set(listed):
         assert f"│ {command} " in others
     for code, text in EXIT_CODES.items():
