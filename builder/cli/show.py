@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -292,9 +292,10 @@ def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
     presets, state, rows = users(root / "presets"), options.state_dir_or_warning(), []
     recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
     for recipe in sorted(recipes, key=_by_version):
-        code = " ".join(dict.fromkeys(each for on in _each(recipe) for each in on.cuda.arch))
-        kept = checked(root, recipe.name, state)
-        facts = [recipe.name, code, *(("", "", "") if kept is None else _cells(kept))]
+        code = [each for name in recipe.platform for each in recipe.on(name).cuda.arch]
+        kept, facts = checked(root, recipe.name, state), [recipe.name, " ".join(code)]
+        facts += [sizes.shown(kept.size), kept.text] if kept else ["", ""]
+        facts += [kept.day if kept and kept.here else ""]
         facts += [str(len(presets.get(recipe.name, [])) or "")]
         if everything:
             update = f"{recipe.budget.update} MB" if recipe.budget.update else ""
@@ -305,14 +306,6 @@ def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
     header += ["family", "base", "for", "update"] if everything else []
     drops = ("summary", "GPU code", "built here", "checks") if not everything else ()
     table((*header, "summary"), rows, drops=drops, wraps="summary")
-
-
-def _each(recipe: Recipe) -> Iterator[Recipe]:
-    return (recipe.on(platform) for platform in recipe.platform)
-
-
-def _cells(kept: Checked) -> tuple[str, str, str]:
-    return sizes.shown(kept.size), kept.text, kept.day if kept.here else ""
 
 
 def show(
@@ -335,7 +328,7 @@ def show(
 
     Nothing is downloaded or built. The plan of --inputs, --dockerfile and --json is made for the
     architecture and the Debian root image of the Docker engine, if one answers; --flags --json is
-    the explanation. Of a preset, its models, options and figures are shown.
+    the explanation. For a preset, show its models, options and figures.
     """
     from builder.presets import is_preset
 

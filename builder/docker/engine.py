@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from builder.core.errors import (
     BuilderError,
@@ -494,43 +494,33 @@ def load(archive: Path, name: str) -> None:
 # What the engine holds, and what of it containers use.
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """An image of the engine, as ``usage`` finds it."""
 
     digest: str
-    names: tuple[str, ...]
-    """Its names with tags; none: it was pulled by digest, or lost its names."""
+    names: tuple[str, ...]  # with tags; none: it was pulled by digest, or lost its names
     labels: Mapping[str, str]
-    size: int
-    """Bytes of layers that no other image has."""
-    used: bool
-    """Whether a container is made of it, running or not."""
+    size: int  # bytes of layers that no other image has
+    used: bool  # a container is made of it, running or not
 
 
-@dataclass(frozen=True, slots=True)
-class CacheRecord:
+class CacheRecord(NamedTuple):
     """A record of BuildKit's cache: a layer, the files of a build, a cache mount."""
 
     name: str
-    kind: str
-    """As ``docker buildx prune --filter type=`` takes it: "regular", "exec.cachemount"."""
+    kind: str  # as ``docker buildx prune --filter type=`` takes it: "exec.cachemount"
     about: str
     size: int
-    used: bool
-    """Whether a build uses it now."""
-    shared: bool
-    """Whether images have it, too: then its removal frees nothing."""
+    used: bool  # by a build, now
+    shared: bool  # images have it, too: its removal frees nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What the engine holds."""
 
     images: tuple[Held, ...]
     cache: tuple[CacheRecord, ...]
-    served: tuple[tuple[str, str], ...]
-    """Of each mount of a container: its source, and the container's command line."""
+    served: tuple[tuple[str, str], ...]  # the source of each mount, its container's command line
 
 
 def usage() -> Usage:
@@ -548,34 +538,30 @@ def usage() -> Usage:
     containers = _inspected("container", names)
     used = {each["Image"] for each in containers}
     sizes = {each["ID"]: _bytes(each["UniqueSize"]) for each in found.get("Images") or []}
-    return Usage(
-        tuple(
-            Held(
-                each["Id"],
-                tuple(each.get("RepoTags") or []),
-                dict((each.get("Config") or {}).get("Labels") or {}),
-                sizes[each["Id"]],
-                each["Id"] in used,
-            )
-            for each in _inspected("image", [*sizes])
-        ),
-        tuple(
-            CacheRecord(
-                each["ID"].rstrip("*"),
-                each["CacheType"],
-                each["Description"],
-                _bytes(each["Size"]),
-                each["InUse"] == "true",
-                each["Shared"] == "true",
-            )
-            for each in found.get("BuildCache") or []
-        ),
-        tuple(
-            (mount.get("Source") or "", " ".join([*each.get("Args", [])]))
-            for each in containers
-            for mount in each.get("Mounts") or []
-        ),
-    )
+    images = [
+        Held(
+            each["Id"],
+            tuple(each.get("RepoTags") or []),
+            dict((each.get("Config") or {}).get("Labels") or {}),
+            sizes[each["Id"]],
+            each["Id"] in used,
+        )
+        for each in _inspected("image", [*sizes])
+    ]
+    cache = [
+        CacheRecord(
+            *(each["ID"].rstrip("*"), each["CacheType"], each["Description"]),
+            _bytes(each["Size"]),
+            *(each[name] == "true" for name in ("InUse", "Shared")),
+        )
+        for each in found.get("BuildCache") or []
+    ]
+    served = [
+        (mount.get("Source") or "", " ".join(each.get("Args") or []))
+        for each in containers
+        for mount in each.get("Mounts") or []
+    ]
+    return Usage(tuple(images), tuple(cache), tuple(served))
 
 
 def _inspected(kind: str, names: Sequence[str]) -> list[dict[str, Any]]:

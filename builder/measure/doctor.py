@@ -126,18 +126,18 @@ def _driver() -> Finding:
     if not driver:
         why = "the version of the driver is not known"
         return Finding(what, "optional", f"{why}: {names}", "check nvidia-smi", why)
-    told = f"{driver}: {names}"
+    text = f"{driver}: {names}"
     majors = {gpu.capability.partition(".")[0] for gpu in found}
     if not majors & {"", *map(str, FIRST_DRIVERS)}:
         why = "the images are for RTX 50xx and cards of the same generation"
-        return Finding(what, "optional", told, why, f"{why}, and this machine has {names}")
+        return Finding(what, "optional", text, why, f"{why}, and this machine has {names}")
     if not gpus.is_older(driver, OLDEST_DRIVERS[max(OLDEST_DRIVERS)]):
-        return Finding(what, "ok", told)
+        return Finding(what, "ok", text)
     needed = ", ".join(
         f"CUDA {cuda} needs {oldest} or newer" for cuda, oldest in sorted(OLDEST_DRIVERS.items())
     )
     needs = f"of the images, {needed}"
-    return Finding(what, "optional", told, needs, f"the driver is {driver}: {needs}")
+    return Finding(what, "optional", text, needs, f"the driver is {driver}: {needs}")
 
 
 def _builders() -> Iterator[Finding]:
