@@ -6,11 +6,10 @@ a recipe of this catalog leads to it.  Caches are needed by nobody, and cost the
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -235,19 +234,15 @@ def _folders(name: str, about: str, root: Path, folders: Sequence[str]) -> Row:
 
 def size_of(path: Path) -> int:
     """The bytes that a file, or a directory with all in it, takes on its disk."""
-    found, seen = 0, set()
+    found: dict[tuple[int, int], int] = {}
     waiting = [path]
     for folder, names, files in os.walk(path):
         waiting += [Path(folder, name) for name in (*names, *files)]
     for each in waiting:
-        try:
+        with suppress(OSError):  # another run has removed it
             status = each.lstat()
-        except OSError:  # another run has removed it
-            continue
-        if (status.st_dev, status.st_ino) not in seen:
-            seen.add((status.st_dev, status.st_ino))
-            found += status.st_blocks * 512
-    return found
+            found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
 
 
 def models_of(folder: Path, usage: Usage | None) -> Row:
@@ -270,26 +265,18 @@ def models_of(folder: Path, usage: Usage | None) -> Row:
 def busy(cache: Path) -> list[str]:
     """The runs on this machine that are at work: they hold locks below the cache."""
     locks = [*(cache / "locks").glob("*.lock"), *(cache / "work").glob("?*.lock")]
-    locks += (cache / "git").glob("*/lock")
-    return sorted({_name(lock) for lock in locks if lock.name != ".lock" and _is_held(lock)})
-
-
-def _name(lock: Path) -> str:
-    return lock.parent.name if lock.name == "lock" else lock.stem
+    found = {lock.stem for lock in locks if _is_held(lock)}
+    return sorted(
+        found | {lock.parent.name for lock in (cache / "git").glob("*/lock") if _is_held(lock)}
+    )
 
 
 def _is_held(lock: Path) -> bool:
     try:
-        opened = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with file_lock(lock, wait=False) if lock.exists() else nullcontext():
+            return False
     except BlockingIOError:
         return True
-    finally:
-        os.close(opened)
-    return False
 
 
 def chosen(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
@@ -339,6 +326,8 @@ def _removed(row: Row, thing: str) -> Iterator[str]:
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
+            if row.name == "work":
+                path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
         else:
             path.unlink(missing_ok=True)
     except OSError as error:

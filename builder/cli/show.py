@@ -392,29 +392,7 @@ def explanation(root: Path, name: str, platform: Platform | None) -> dict[str, A
 def print_explanation(found: dict[str, Any], *, flags: bool) -> None:
     """Print what ``explanation`` found: a summary, with ``flags`` everything."""
     line(wrapped(f"{found['name']}: {found['summary']}", "  ", "") + "\n")
-    image, several = found["image"], len(found["platforms"]) > 1
-    code = [
-        f"{' '.join(found['code'][name] or arch)}{f' ({name})' if several else ''}"
-        for name, arch in found["platforms"].items()
-    ]
-    port = [f"port {image['port']}"] if image["port"] else []
-    port += [f"health page /{image['health']}"] if image["port"] and image["health"] else []
-    if image["web_page"] is not None:
-        port.append("a web page" if image["web_page"] else "no web page")
-    facts = [
-        ("image", ", ".join(image["tags"])),
-        *(("" if number else "source", text) for number, text in enumerate(found["source"])),
-        ("about", "" if found["url"] in "; ".join(found["source"]) else found["url"]),
-        ("engine", f"family {found['family']} on the base {found['bases'][0]['name']}"),
-        ("GPU code", ", ".join(code)),
-        ("driver", f"{found['driver']} or newer" if found["driver"] else "not known"),
-        *_of_image(found),
-        ("server", ", ".join(port)),
-        ("starts", image["runs"] or "as the base image does"),
-        ("license", found["license"]),
-        ("presets", ", ".join(found["presets"])),
-    ]
-    pairs([each for each in facts if each[1]], wraps=True)
+    pairs([each for each in _facts(found) if each[1]], wraps=True)
     for patch in found["patches"]:
         _print_patch(patch, flags=flags)
     for start in found["starts"]:
@@ -433,9 +411,34 @@ def print_explanation(found: dict[str, Any], *, flags: bool) -> None:
             line(f"  from {origin}:")
             of_origin = [each for each in definitions if each["from"] == origin]
             pairs([(f"    {each['name']}", each["value"]) for each in of_origin])
-    paragraph("Environment", [f"{name}={value}" for name, value in image["env"].items()])
+    paragraph("Environment", [f"{name}={value}" for name, value in found["image"]["env"].items()])
     paragraph("The smoke test checks that", found["checks"])
     paragraph("Accepted exceptions", found["accepted"])
+
+
+def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    image, several = found["image"], len(found["platforms"]) > 1
+    code = [
+        f"{' '.join(found['code'][name] or arch)}{f' ({name})' if several else ''}"
+        for name, arch in found["platforms"].items()
+    ]
+    port = [f"port {image['port']}"] if image["port"] else []
+    port += [f"health page /{image['health']}"] if image["port"] and image["health"] else []
+    if image["web_page"] is not None:
+        port.append("a web page" if image["web_page"] else "no web page")
+    return [
+        ("image", ", ".join(image["tags"])),
+        *(("" if number else "source", text) for number, text in enumerate(found["source"])),
+        ("about", "" if found["url"] in "; ".join(found["source"]) else found["url"]),
+        ("engine", f"family {found['family']} on the base {found['bases'][0]['name']}"),
+        ("GPU code", ", ".join(code)),
+        ("driver", f"{found['driver']} or newer" if found["driver"] else "not known"),
+        *_of_image(found),
+        ("server", ", ".join(port)),
+        ("starts", image["runs"] or "as the base image does"),
+        ("license", found["license"]),
+        ("presets", ", ".join(found["presets"])),
+    ]
 
 
 def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -444,10 +447,8 @@ def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
         return [("checked", "never: neither on this machine nor in trials/")]
     of = Checked(**found["checked"])
     where = "on this machine" if of.here else "elsewhere (trials/)"
-    checks = (
-        f"{of.passed} checks passed, {of.bad} did not" if of.bad else f"{of.passed} checks passed"
-    )
-    text = f"{checks} on {of.day}, {where}"
+    refused = f", {of.bad} did not" if of.bad else ""
+    text = f"{of.passed} checks passed{refused} on {of.day}, {where}"
     known = [each for each in found["source"] if each.startswith("commit ")]
     if of.commit and known and f"commit {of.commit}" not in known:
         text += f"; that image was built from {of.commit[:12]}, not from the recipe's commit"

@@ -268,3 +268,16 @@ def test_show_has_bases(builder: Builder) -> None:
     assert plan["key"] == json.loads(builder("show", "hello-sm120", "--json").stdout)["base"]["key"]
     assert "FROM" in builder("show", "cuda-13.0", "--dockerfile").stdout
     assert "not pinned" in builder("show", "vllm-openai-0.20.2").stdout
+
+
+def test_eighty_columns_are_enough(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = builder("show", "beellama-0.1.1").stdout.split()
+    for name, value in (("TTY_COMPATIBLE", "1"), ("COLUMNS", "80"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+    names = [*(REPOSITORY / "recipes").glob("*.toml")]
+    listed = builder("list").stdout.splitlines()
+    assert len(listed) == 1 + len(names), "one line a recipe"
+    shown = builder("show", "beellama-0.1.1").stdout
+    assert shown.split() == whole, "no word is broken, and none is lost"
+    for text in (*listed, *shown.splitlines()):
+        assert len(text) <= 80, text
