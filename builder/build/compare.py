@@ -42,7 +42,7 @@ from builder.docker import buildx, containers
 from builder.docker import engine as docker
 from builder.docker.containers import Blobs, blobs_of
 from builder.engines.families import load_catalog
-from builder.engines.layout import LABEL_KEY
+from builder.engines.layout import LABEL_KEY, REPRODUCED
 from builder.image.compare import Comparison, compare_images, compare_trees, read_files, read_image
 from builder.image.layers import damage_reported, manifest_of, platforms_of
 from builder.plan.plan import AnyPlan, BasePlan, Plan
@@ -282,7 +282,6 @@ def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Pa
 
 # Images are built again without a layer from any cache, under names that go afterwards.
 
-NAMES = "builder-reproduce"  # the repository of images that are built again, in the engine
 OWNED = "__"  # before the parts of an owner; no stage, key or host name has it (RFC 1123, 2.1)
 
 
@@ -300,12 +299,12 @@ def rebuilding(active: ActiveBuild) -> Iterator[Rebuilder]:
 
 def name_of(recipe: str, stage: str, key: str, owner: str) -> str:
     """The name of an image that is built again; a label would change the image's digest."""
-    return f"{NAMES}/{recipe}:{stage}-{key}{OWNED}{owner.replace(':', OWNED)}"
+    return f"{REPRODUCED}/{recipe}:{stage}-{key}{OWNED}{owner.replace(':', OWNED)}"
 
 
 def remove_orphans() -> None:
     """Remove the images of runs on this host that were killed before they could do so."""
-    for name in docker.image_names(f"{NAMES}/*"):
+    for name in docker.image_names(f"{REPRODUCED}/*"):
         _, _, owner = name.rpartition(":")[2].partition(OWNED)
         if containers.has_ended(":".join(owner.rsplit(OWNED, 2))):
             docker.untag(name)

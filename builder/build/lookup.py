@@ -124,7 +124,7 @@ def contract_of(plan: Plan) -> str:
     chosen: dict[str, Any] = {
         "cuda": {"arm64"},
         "probe": {"__all__": {"platform"}},
-        "patch": {"__all__": {"probe": {"platform"}}},
+        "patch": {"__all__": {"probe": {"platform"}, "no_probe": True}},
     }
     contract = plan.recipe.model_dump(mode="json", include=parts, exclude=chosen)
     del contract["budget"]["update"]  # a promise of the tags, not of the image

@@ -15,7 +15,20 @@ import typer
 from typer.core import TyperGroup
 
 from builder import __version__
-from builder.cli import bench, build, choose, image, nightly, pin, recipe, run, servers, show, tag
+from builder.cli import (
+    bench,
+    build,
+    choose,
+    clean,
+    image,
+    nightly,
+    pin,
+    recipe,
+    run,
+    servers,
+    show,
+    tag,
+)
 from builder.cli.options import EngineCommand, option
 from builder.core.errors import (
     EXIT_CODES,
@@ -50,6 +63,7 @@ EVERYDAY: dict[str, Command] = {
     "export": run.export,
     "bisect": nightly.bisect,
     "doctor": nightly.doctor,
+    "clean": clean.clean,
 }
 OTHERS: dict[str, Command] = {
     "recipe": recipe.group,

@@ -12,7 +12,7 @@ from builder.cli import options
 from builder.cli.options import argument, file_option, flag, option, output_option
 from builder.cli.terminal import line, log, pairs, print_json, table
 from builder.core import sizes
-from builder.core.errors import BuilderError
+from builder.core.errors import BuilderError, RecipeError
 from builder.core.log import duration
 
 if TYPE_CHECKING:
@@ -61,7 +61,11 @@ def build(
             builder=builder,
             platform=platform,
         )
-        wanted = session.catalog.engine(recipe).recipe
+        try:
+            wanted = session.catalog.engine(recipe).recipe
+        except RecipeError:
+            options.require_no_model(session.catalog.root, recipe)
+            raise
         artifact = pipeline.require_artifact(wanted, output) if output is not None else None
         # The files of an artifact have the same names on each platform.
         plans = session.plans(recipe) if artifact is None else (session.resolve(recipe),)

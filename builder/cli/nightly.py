@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
 from builder.cli import options
 from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
-from builder.cli.terminal import counted, line, log, minute, print_json, table
+from builder.cli.terminal import counted, line, log, minute, pairs, print_json, table, wrapped
 from builder.core import sizes
-from builder.core.errors import RecipeError, UntriedError, WorldError
+from builder.core.errors import RecipeError, UntriedError, WorldError, listed
 from builder.core.files import workspace
 from builder.core.platforms import PLATFORMS, Platforms
 
@@ -175,8 +175,14 @@ def _behind(status: Status) -> str:
 
 
 def _first(reason: str) -> str:
-    """The failed steps; the reasons are below the table, and in the JSON."""
-    return reason.partition("\n")[0]
+    """The failed steps; of checks their names, of one check all. The JSON has the whole reason."""
+    what, _, why = reason.partition("\n")
+    checks = [each for each in why.splitlines() if ": expected: " in each]
+    if not checks:
+        return what
+    names = [each.partition(": expected: ")[0] for each in checks]
+    count = what.partition(" is built, and ")[2] or what
+    return f"{count}: {checks[0] if len(checks) == 1 else listed(names, 3, ', ')}"
 
 
 def _downloads(status: Status) -> Iterator[str]:
@@ -196,12 +202,14 @@ def _downloads(status: Status) -> Iterator[str]:
 
 def _notes(status: Status) -> Iterator[tuple[str, str]]:
     """The texts about a tag, each after its recipe."""
+    from builder.upstream.status import cause_of
+
     name, last = status.recipe, status.last
     if last is not None:
         good = minute(status.good.started) if status.good else "unknown"
         ended = f"last nightly run {minute(last.started)}: {last.outcome}"
         yield name, f"{ended}{'' if last.good else f'; last good one: {good}'}"
-        if not last.good:
+        if not last.good or (last.outcome == "held" and not status.held):
             yield name, _first(last.reason)
     if status.held:
         yield name, f"held: {status.held}"
@@ -213,8 +221,8 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
         text = f"reproduced {again.created[:10]} on {again.architecture}"
         problem = again.problem or "no trusted key signed the statement"
         yield name, f"{text}, {f'signed by {again.key}' if again.key else f'unverified: {problem}'}"
-    for text in status.problem.splitlines():
-        yield name, text
+    if status.problem:
+        yield name, cause_of(status.problem)
 
 
 # ``builder bisect``.
@@ -515,7 +523,7 @@ def _carry(
 
 
 def doctor(as_json: options.JsonOption = False) -> None:
-    """Check whether this machine can build, and suggest fixes.
+    """Say whether this machine can build, and run engines on a GPU; suggest fixes.
 
     The exit code is 4 if a requirement of every build is missing.
     """
@@ -526,8 +534,17 @@ def doctor(as_json: options.JsonOption = False) -> None:
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
-        rows = [(each.state, each.what, each.found, each.advice) for each in findings]
-        table(("", "what", "found", "what to do"), rows)
+        can = {
+            "can build": doctor.can_build(findings),
+            "can run on a GPU": doctor.can_run(findings),
+        }
+        pairs({f"{question}:": answer for question, answer in can.items()}, wraps=True)
+        line("")
+        for state in get_args(doctor.State)[::-1]:
+            for each in (each for each in findings if each.state == state):
+                line(wrapped(f"{state:8}  {each.what}: {each.found}", " " * 10, ""))
+                if each.advice:
+                    line(wrapped(f"-> {each.advice}", " " * 13, " " * 10))
     if any(finding.state == "missing" for finding in findings):
         raise typer.Exit(WorldError.exit_code)
 
@@ -547,7 +564,7 @@ def ways(settings: Settings) -> Iterator[Finding]:
         platforms = Platforms(build, target)
         # Most recipes have an image for linux/amd64 alone.
         needed = platforms.image == "linux/amd64"
-        what = "way" if needed else f"way to {platforms.image}"
+        what = f"builds for {platforms.image}"
         last = record.last_time(settings.state_dir, buildx.way_name(platforms, builder))
         found = buildx.way_text(platforms, builder) + (f"; last time {last}" if last else "")
         advice = ""
@@ -555,10 +572,11 @@ def ways(settings: Settings) -> Iterator[Finding]:
             advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
         try:
             buildx.require_emulators(platforms, builder)
-            yield Finding(what, "could" if advice else "has", found, advice)
+            yield Finding(what, "optional" if advice else "ok", found, advice)
         except WorldError as error:
-            state: Literal["could", "missing"] = "missing" if needed else "could"
-            yield Finding(what, state, f"{found}; {error.what}", error.hint)
+            yield Finding(
+                what, "missing" if needed else "optional", f"{found}; {error.what}", error.hint
+            )
 
 
 # ``builder site``.

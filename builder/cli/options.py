@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from builder.core.errors import RecipeError
+from builder.cli.terminal import log
+from builder.core.errors import RecipeError, WorldError
 from builder.core.farm import farm_root
 from builder.core.platforms import Platform
 from builder.core.sizes import contexts_of
@@ -82,6 +84,22 @@ def _short_names(folder: Path) -> list[str]:
 
 def _stems(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.toml"))
+
+
+def require_no_model(root: Path, name: str) -> None:
+    """Raise ``RecipeError`` with the next step where a name is a model's, or a preset's."""
+    folder = root / "presets"
+    if name.lower() not in {*_short_names(folder), *_stems(folder)}:
+        return
+    stem = name.lower().partition(":")[0]
+    files = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in folder.glob("*.toml")}
+    used = sorted({text["recipe"] for each, text in files.items() if each.startswith(stem)})
+    raise RecipeError(
+        f"{name} is a {'preset' if '@' in name else 'model'}, not a recipe",
+        f"the recipes of its presets: {', '.join(used)}",
+        f"`builder run {name}` builds what it needs and starts it; `builder build {used[0]}` only "
+        "builds",
+    )
 
 
 # The options.
@@ -301,6 +319,27 @@ def user_settings() -> Settings:
     from builder.core import settings  # slow to import
 
     return settings.load()
+
+
+PLACES = {
+    f"BUILDER_{name}" for name in ("CACHE_DIR", "CATALOG", "MODELS_DIR", "PROGRAM", "STATE_DIR")
+}
+"""Variables of which any value is valid."""
+
+
+def state_dir_or_warning() -> Path | None:
+    """The state directory, for a command that needs no other setting; None, and a warning, where
+    the settings are invalid.  Settings take longer to import than such a command runs."""
+    from platformdirs import user_config_path, user_state_path
+
+    given = {name for name in os.environ if name.startswith("BUILDER_")} - PLACES
+    if not given and not (user_config_path("builder") / "settings.toml").exists():
+        return Path(os.environ.get("BUILDER_STATE_DIR") or user_state_path("builder"))
+    try:
+        return user_settings().state_dir
+    except WorldError as error:
+        log(f"warning: {error.what}: {'; '.join(error.why.splitlines())}")
+        return None
 
 
 def contexts(text: str) -> tuple[int, ...]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from builder.cli import options
 from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
 from builder.cli.pin import open_session
-from builder.cli.terminal import counted, line, log, minute, pairs, paragraph, print_json, table
+from builder.cli.terminal import counted, line, log, minute, paragraph, print_json, table
 from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
@@ -128,11 +129,12 @@ def check(
     if as_json:
         print_json([{**each._asdict(), "warnings": [*map(str, each.warnings)]} for each in checked])
     else:
+        here = os.path.relpath(loaded.root)
+        near = "" if here == "." else f"{here}/"
         for each in checked:
-            for text in each.error.splitlines():
-                line(text)
-            for warning in each.warnings:
-                line(f"{warning} (warning)")
+            warnings = (f"{warning} (warning)" for warning in each.warnings)
+            for text in (*each.error.splitlines(), *warnings):
+                line(text if here.startswith("..") else text.replace(f"{loaded.root}/", near))
     _require_valid({"recipe": of_recipes, "preset": of_presets}, strict=strict)
 
 
@@ -158,96 +160,26 @@ def explain(
     platform: options.OnePlatformOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Explain the contents of a recipe's image, and their reasons.
+    """Show a recipe in full: the same as `show RECIPE --flags`, and the device code.
 
-    Shows the source; each patch with its reason and when it can be dropped; each CMake definition
-    with its origin (builder, the family, or the recipe); the base image; the checks of the smoke
-    test; its presets; and what cards do with the device code of its newest verified image, each
-    library by itself where this machine checked the image. Nothing is downloaded or built.
+    The last part is what cards do with the device code of its newest verified image, each library
+    by itself where this machine checked the image. Nothing is downloaded or built.
     """
     from builder.build.reports import code_of
+    from builder.cli.show import explanation, print_explanation
     from builder.image.code_paths import HEADER, rows, text_of_sums
-    from builder.plan.explain import explained
-    from builder.presets import catalog as preset_files
 
-    recipes, state = catalog_at(catalog), user_settings().state_dir
-    found = explained(recipes, recipe, platform)
-    presets = preset_files.load(recipes).of_recipe(found["name"])
-    found["presets"] = [entry.name for entry in presets]
-    code = code_of(recipes.root, found["name"], found["platform"], state)
+    root = farm_root(catalog)
+    found = explanation(root, recipe, platform)
+    code = code_of(root, found["name"], found["platform"], user_settings().state_dir)
     if as_json:
         print_json({**found, "device_code": asdict(code) if code else None})
         return
-    _print_explanation(found)
+    print_explanation(found, flags=True)
     if code:
         title = f"Device code of image {code.key[:12]} of {minute(code.created)}, by {code.source}"
         paragraph(title, [text_of_sums(code.sums)])
         table(HEADER, rows(code.libraries))
-
-
-def _print_explanation(found: dict[str, Any]) -> None:
-    line(f"{found['name']}: {found['summary']} ({found['license']})\n{found['url']}")
-    if len(found["platforms"]) > 1:
-        paragraph(
-            f"Platforms and their CUDA code; the rest is about {found['platform']}",
-            [f"{name}: {', '.join(code)}" for name, code in found["platforms"].items()],
-        )
-    paragraph("Source", found["source"])
-    for patch in found["patches"]:
-        _print_patch(patch)
-    for start in found["starts"]:
-        line(f"\nRun at every start: {start['run']}: {start['why']}")
-        about = {"drop when": start["drop_when"], "must print": ", ".join(start["prints"])}
-        _print_indented(about)
-    for base in found["bases"]:
-        line(f"\nBase image {base['name']}: {base['summary']}")
-        about = {
-            "NVIDIA wheels": ", ".join(base["brings"]),
-            "published image": base["published"],
-            "Python packages": ", ".join(base["python"]),
-        }
-        _print_indented(
-            about | {f"Debian, {stage}": ", ".join(of) for stage, of in base["packages"].items()}
-        )
-        for note in base["notes"]:
-            line(f"  {note}")
-    line(f"\n{found['family_is']}")
-    for number, definitions in enumerate(found["definitions"], 1):
-        line(f"\nDefinitions of cmake call {number} (the last one of a name wins):")
-        for origin in dict.fromkeys(each["from"] for each in definitions):
-            line(f"  from {origin}:")
-            of_origin = [each for each in definitions if each["from"] == origin]
-            pairs([(f"    {each['name']}", each["value"]) for each in of_origin])
-    image = found["image"]
-    lines = [f"tags     {', '.join(image['tags'])}"]
-    lines += [f"command  {image['runs'] or 'as in the base image'}"]
-    lines += [f"port     {image['port']}"] if image["port"] else []
-    lines += [f"health   /{image['health'] or ''}"] if image["port"] else []
-    lines += [f"env      {name}={value}" for name, value in image["env"].items()]
-    paragraph("Image", lines)
-    paragraph("The smoke test checks that", found["checks"])
-    paragraph("Notes", found["notes"])
-    paragraph("Presets: published runs", found["presets"])
-
-
-def _print_patch(patch: dict[str, Any]) -> None:
-    applies = patch["expect"] == "applies"
-    title = "Patch" if applies else "Patch that is not applied, because its code is absent:"
-    line(f"\n{title} {patch['name']}: {patch['why']}")
-    about = {
-        "from": patch["where"],
-        "discussed at": patch["upstream"],
-        "drop when": patch["drop_when"],
-        "allowed": ", ".join(patch["allowed"]),
-        "must print": ", ".join(patch["prints"]),
-        "installed as": patch["installed_as"],
-        "checked by": patch["checked_by"] or "no probe",
-    }
-    _print_indented(about)
-
-
-def _print_indented(about: dict[str, str]) -> None:
-    pairs({f"  {name}": value for name, value in about.items()})
 
 
 @group.command()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from builder.cli import options
 from builder.cli.options import argument, catalog_at, flag
-from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table
-from builder.core.errors import FetchError, RecipeError, WorldError
+from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table, wrapped
+from builder.core import sizes
+from builder.core.errors import FetchError, RecipeError, WorldError, suggestion
 from builder.core.farm import farm_root
 from builder.core.platforms import PLATFORMS, Platform
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry, Presets
     from builder.presets.schema import Figures, Memory, Preset, Result
     from builder.recipes.catalog import Catalog
+    from builder.recipes.schema import Recipe
 
 
 # Presets as tables: of ``builder list --presets`` and ``builder show PRESET``.
@@ -79,19 +83,22 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
             "recipe": preset.recipe,
             "card": _cards(preset),
             **{TABLES[place]: file.shown for place, file in files.items()},
-            "arguments": shlex.join(words),
-            "environment": shlex.join(environment),
-            "container": shlex.join(container),
             "memory": _memory(preset.memory),
             "method": _method(preset),
             "loses to": preset.loses_to or "",
             "source": _source(preset),
-        }
+        },
+        wraps=True,
     )
+    paragraph("Options of the server", [shlex.join(group) for group in command.groups(words)])
+    paragraph("Environment", [shlex.quote(each) for each in environment])
+    paragraph("Options of the container", container)
     if preset.result:
         line("")
         header = ("context", "tokens/s", "runs", "accepted", "baseline", "memory", "differs")
-        table(header, [_row(preset, result) for result in preset.result])
+        columns = zip(header, *(_row(preset, result) for result in preset.result), strict=True)
+        header, *rows = zip(*(each for each in columns if any(each[1:])), strict=True)
+        table(header, rows)
     paragraph("Caveats", [each.shown for each in preset.caveat])
     paragraph("Unverified", [f"{key}: {why}" for key, why in preset.unverified.items()])
 
@@ -163,91 +170,185 @@ def _row(preset: Preset, result: Result) -> tuple[str, ...]:
 # ``builder list`` and ``builder show``.
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+NAMED = re.compile(r'^(?:recipe|base)\s*=\s*"([^"]+)"', re.MULTILINE)
+"""The recipe of a preset's file, the base of a recipe's: both stand before the first table."""
+
+
+class Checked(NamedTuple):
+    """What is known of a recipe's image without reading it: of this machine, else of trials/."""
+
+    size: int
+    """Bytes to download."""
+    passed: int
+    bad: int
+    """Checks that failed or could not be run."""
+    day: str
+    commit: str
+    """The source's; empty: not known."""
+    here: bool
+    """Whether this machine checked it."""
+
+    @property
+    def text(self) -> str:
+        """The checks in two words."""
+        return f"{self.bad} failed" if self.bad else f"{self.passed} passed"
+
+
+def checked(root: Path, name: str, state: Path | None) -> Checked | None:
+    """The newest record of a recipe's image, else its file of trials/; None: there is neither.
+
+    Only these figures are read: the types of a record take longer to import than the command runs.
+    """
+    found = []
+    for file in (state / "records" / name).glob("*.json") if state else ():
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            kept = json.loads(file.read_bytes())
+            states = Counter(each["state"] for each in kept["verdict"]["checks"])
+            bad = states["failed"] + states["untried"]
+            day, commit = kept["created"], kept.get("commit", "")
+            size = kept["verdict"]["download_size"]
+            found.append(Checked(size, states["passed"], bad, day, commit, here=True))
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        kept = json.loads((root / "trials" / f"{name}.json").read_bytes())
+        if not found:
+            bad = sum(kept["failed"].values())
+            facts = kept["download_size"], kept["checks"], bad, kept["created"], kept["commit"]
+            found.append(Checked(*facts, here=False))
+    newest = max(found, key=lambda each: each.day, default=None)
+    return newest._replace(day=newest.day[:10]) if newest else None
+
+
+def users(folder: Path) -> dict[str, list[str]]:
+    """The files of a directory, presets/ or recipes/, by the recipe or the base that they name."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(folder.glob("*.toml")):
+        if named := NAMED.search(file.read_text("utf-8", "replace")):
+            found.setdefault(named[1], []).append(file.stem)
+    return found
+
+
+def _by_version(recipe: Recipe) -> tuple[Any, ...]:
+    """b8863 is older than b10018, and 0.9 than 0.10."""
+    parts = re.split(r"(\d+)", recipe.version)
+    return recipe.engine, [int(each) if each.isdigit() else each for each in parts]
 
 
 def list_recipes(
     presets: bool = flag("--presets", "List the presets instead: published runs."),
+    bases: bool = flag("--bases", "List the bases of the recipes instead."),
+    everything: bool = flag("--all", "Also the family, the base and the limit of updates."),
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """List all recipes: family, base, platforms, update, summary; with `--presets`, all presets.
+    """List the recipes by engine and version: GPU code, size, checks, day of the build here.
 
+    Size and checks are of the image that this machine built last, else of the repository's file in
+    trials/: an empty cell is not known. The column "presets" counts published runs.
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """
-    from builder.recipes.catalog import problems_of
-
+    root = farm_root(catalog)
     if presets:
         from builder.presets.catalog import with_recipes
 
-        print_all(with_recipes(farm_root(catalog))[0], as_json=as_json)
+        print_all(with_recipes(root)[0], as_json=as_json)
         return
     found = catalog_at(catalog)
     if as_json:
-        print_json(
-            {
-                "recipes": [
-                    {
-                        "name": name,
-                        "recipe": entry.recipe.model_dump(mode="json") if entry.recipe else None,
-                        "problems": [str(problem) for problem in problems_of(entry)],
-                    }
-                    for name, entry in found.engines.items()
-                ],
-                "bases": [
-                    {"name": name, "problems": [str(problem) for problem in problems_of(base)]}
-                    for name, base in found.bases.items()
-                ],
-            }
-        )
-    else:
+        print_json(_listed(found))
+    elif bases:
+        above = users(root / "recipes")
         rows = [
-            (
-                name,
-                entry.recipe.family,
-                entry.recipe.base,
-                " ".join(PLATFORMS[platform] for platform in entry.recipe.platform),
-                f"{entry.recipe.budget.update} MB" if entry.recipe.budget.update else "",
-                entry.recipe.summary,
-            )
-            for name, entry in found.engines.items()
+            (name, str(len(above.get(name, []))), entry.recipe.summary)
+            for name, entry in found.bases.items()
             if entry.recipe is not None
         ]
-        header = ("recipe", "family", "base", "for", "update", "summary")
-        table(header, rows, drops=("update", "for", "base", "family"), wraps="summary")
+        table(("base", "recipes", "summary"), rows, wraps="summary")
+    else:
+        _print_recipes(root, found, everything=everything)
     if found.problems():
         raise RecipeError("some recipes are invalid", problems=found.problems())
 
 
+def _listed(found: Catalog) -> dict[str, Any]:
+    from builder.recipes.catalog import problems_of
+
+    return {
+        "recipes": [
+            {
+                "name": name,
+                "recipe": entry.recipe.model_dump(mode="json") if entry.recipe else None,
+                "problems": [str(problem) for problem in problems_of(entry)],
+            }
+            for name, entry in found.engines.items()
+        ],
+        "bases": [
+            {"name": name, "problems": [str(problem) for problem in problems_of(base)]}
+            for name, base in found.bases.items()
+        ],
+    }
+
+
+def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
+    presets, state, rows = users(root / "presets"), options.state_dir_or_warning(), []
+    recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
+    for recipe in sorted(recipes, key=_by_version):
+        code = [each for name in recipe.platform for each in recipe.on(name).cuda.arch]
+        kept, facts = checked(root, recipe.name, state), [recipe.name, " ".join(code)]
+        facts += [sizes.shown(kept.size), kept.text] if kept else ["", ""]
+        facts += [kept.day if kept and kept.here else ""]
+        facts += [str(len(presets.get(recipe.name, [])) or "")]
+        if everything:
+            update = f"{recipe.budget.update} MB" if recipe.budget.update else ""
+            platforms = " ".join(PLATFORMS[platform] for platform in recipe.platform)
+            facts += [recipe.family, recipe.base, platforms, update]
+        rows.append((*facts, recipe.summary))
+    header = ["recipe", "GPU code", "size", "checks", "built here", "presets"]
+    header += ["family", "base", "for", "update"] if everything else []
+    drops = ("summary", "GPU code", "built here", "checks") if not everything else ()
+    table((*header, "summary"), rows, drops=drops, wraps="summary")
+
+
 def show(
     recipe: str = argument(
-        "RECIPE|PRESET",
-        "Name of a recipe, of an engine that has only one recipe, or of a preset; the short name "
-        "of a preset.",
+        "RECIPE|PRESET|BASE",
+        "Name of a recipe, of an engine that has only one recipe, of a base, or of a preset; the "
+        "short name of a preset.",
         autocompletion=options.presets_and_recipes,
     ),
     catalog: options.CatalogOption = None,
     platform: options.PlatformOption = None,
+    flags: bool = flag(
+        "--flags", "Also each definition of cmake with its origin, the bases, and the checks."
+    ),
+    inputs: bool = flag("--inputs", "Print today's plan instead: all inputs, and the build key."),
     dockerfile: bool = flag("--dockerfile", "Print the rendered Dockerfile instead."),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show the resolved plan of a recipe: all inputs, the base image and the build key.
+    """Show a recipe: image, source, GPU code, driver, size, checks, presets, patches, notes.
 
-    Nothing is downloaded or built. If a Docker engine answers, the plan is made for its
-    architecture and its Debian root image. For a preset, show its models, options and figures.
+    Nothing is downloaded or built. The plan of --inputs, --dockerfile and --json is made for the
+    architecture and the Debian root image of the Docker engine, if one answers; --flags --json is
+    the explanation. For a preset, show its models, options and figures.
     """
     from builder.presets import is_preset
 
     root = farm_root(catalog)
-    target = recipe if is_preset(recipe) or _is_recipe(root, recipe) else _meant(root, recipe)
-    if not is_preset(target):
-        _show_recipe(root, target, platform, dockerfile=dockerfile, as_json=as_json)
-        return
-    from builder.presets.catalog import with_recipes
+    named = is_preset(recipe) or _is_recipe(root, recipe) or _is_base(root, recipe)
+    target = recipe if named else _meant(root, recipe)
+    if is_preset(target):
+        from builder.presets.catalog import with_recipes
 
-    if dockerfile:
-        raise typer.BadParameter("a preset has no Dockerfile: name its recipe")
-    presets, recipes = with_recipes(root)
-    print_one(presets.preset(target), recipes, as_json=as_json)
+        if dockerfile or inputs or flags:
+            raise typer.BadParameter("a preset has no Dockerfile, flags or inputs: name its recipe")
+        presets, recipes = with_recipes(root)
+        print_one(presets.preset(target), recipes, as_json=as_json)
+    elif dockerfile or inputs or (as_json and not flags):
+        _show_plan(root, target, platform, dockerfile=dockerfile, as_json=as_json)
+    elif not _is_recipe(root, target):
+        _print_base(root, target)
+    else:
+        found = explanation(root, target, platform)
+        print_json(found) if as_json else print_explanation(found, flags=flags)
 
 
 def _is_recipe(root: Path, name: str) -> bool:
@@ -256,33 +357,179 @@ def _is_recipe(root: Path, name: str) -> bool:
     return any(stem == name or stem.startswith(f"{name}-") for stem in stems)
 
 
+def _is_base(root: Path, name: str) -> bool:
+    return name in {file.stem for file in (root / "recipes" / "bases").glob("*.toml")}
+
+
 def _meant(root: Path, name: str) -> str:
     """The preset that a short name means on this machine."""
     from builder.core import settings
     from builder.presets.choose import of_farm, resolved
 
-    return resolved(of_farm(root)[1], name, settings.load().state_dir, log)[0]
+    try:
+        return resolved(of_farm(root)[1], name, settings.load().state_dir, log)[0]
+    except RecipeError as error:
+        if "did you mean" not in error.what:
+            bases = [file.stem for file in (root / "recipes" / "bases").glob("*.toml")]
+            error.what += suggestion(name, sorted(bases))
+        raise
 
 
-def _show_recipe(
-    root: Path, recipe: str, platform: Platform | None, *, dockerfile: bool, as_json: bool
+# A recipe, or a base, in a summary and in full.
+
+
+def explanation(root: Path, name: str, platform: Platform | None) -> dict[str, Any]:
+    """A recipe explained, with its presets and what is known of its image, as JSON data."""
+    from builder.engines.families import load_catalog
+    from builder.plan.explain import explained
+
+    found = explained(load_catalog(root, only=[name]), name, platform)
+    kept = checked(root, found["name"], options.state_dir_or_warning())
+    presets = users(root / "presets").get(found["name"], [])
+    return {**found, "presets": presets, "checked": kept._asdict() if kept else None}
+
+
+def print_explanation(found: dict[str, Any], *, flags: bool) -> None:
+    """Print what ``explanation`` found: a summary, with ``flags`` everything."""
+    line(wrapped(f"{found['name']}: {found['summary']}", "  ", "") + "\n")
+    pairs([each for each in _facts(found) if each[1]], wraps=True)
+    for patch in found["patches"]:
+        _print_patch(patch, flags=flags)
+    for start in found["starts"]:
+        about = {"drop when": start["drop_when"], "must print": ", ".join(start["prints"])}
+        _below(f"Run at every start: {start['run']}: {start['why']}", about)
+    paragraph("Notes and known problems", found["notes"])
+    if not flags:
+        line(f"\nMore: `builder show {found['name']} --flags`, --inputs, --dockerfile")
+        return
+    for base in found["bases"]:
+        _print_base_of(base)
+    line(f"\n{found['family_is']}")
+    for number, definitions in enumerate(found["definitions"], 1):
+        line(f"\nDefinitions of cmake call {number} (the last one of a name wins):")
+        for origin in dict.fromkeys(each["from"] for each in definitions):
+            line(f"  from {origin}:")
+            of_origin = [each for each in definitions if each["from"] == origin]
+            pairs([(f"    {each['name']}", each["value"]) for each in of_origin])
+    paragraph("Environment", [f"{name}={value}" for name, value in found["image"]["env"].items()])
+    paragraph("The smoke test checks that", found["checks"])
+    paragraph("Accepted exceptions", found["accepted"])
+
+
+def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    image, several = found["image"], len(found["platforms"]) > 1
+    code = [
+        f"{' '.join(found['code'][name] or arch)}{f' ({name})' if several else ''}"
+        for name, arch in found["platforms"].items()
+    ]
+    port = [f"port {image['port']}"] if image["port"] else []
+    port += [f"health page /{image['health']}"] if image["port"] and image["health"] else []
+    if image["web_page"] is not None:
+        port.append("a web page" if image["web_page"] else "no web page")
+    return [
+        ("image", ", ".join(image["tags"])),
+        *(("" if number else "source", text) for number, text in enumerate(found["source"])),
+        ("about", "" if found["url"] in "; ".join(found["source"]) else found["url"]),
+        ("engine", f"family {found['family']} on the base {found['bases'][0]['name']}"),
+        ("GPU code", ", ".join(code)),
+        ("driver", f"{found['driver']} or newer" if found["driver"] else "not known"),
+        *_of_image(found),
+        ("server", ", ".join(port)),
+        ("starts", image["runs"] or "as the base image does"),
+        ("license", found["license"]),
+        ("presets", ", ".join(found["presets"])),
+    ]
+
+
+def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is known of the built image: its size, its checks, and another source than today's."""
+    if found["checked"] is None:
+        return [("checked", "never: neither on this machine nor in trials/")]
+    of = Checked(**found["checked"])
+    where = "on this machine" if of.here else "elsewhere (trials/)"
+    refused = f", {of.bad} did not" if of.bad else ""
+    text = f"{of.passed} checks passed{refused} on {of.day}, {where}"
+    known = [each for each in found["source"] if each.startswith("commit ")]
+    if of.commit and known and f"commit {of.commit}" not in known:
+        text += f"; that image was built from {of.commit[:12]}, not from the recipe's commit"
+    return [("size", f"{sizes.shown(of.size)} to download"), ("checked", text)]
+
+
+def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:
+    title = "Patch" if patch["expect"] == "applies" else "Patch that finds its code absent:"
+    about = {"drop when": patch["drop_when"], "discussed at": patch["upstream"]}
+    if flags:
+        about |= {
+            "from": patch["where"],
+            "allowed": ", ".join(patch["allowed"]),
+            "must print": ", ".join(patch["prints"]),
+            "installed as": patch["installed_as"],
+            "checked by": patch["checked_by"] or f"no probe: {patch['no_probe'] or 'no reason'}",
+        }
+    _below(f"{title} {patch['name']}: {patch['why']}", about)
+
+
+def _below(title: str, about: dict[str, str]) -> None:
+    """A title that wraps, and its facts below it."""
+    line("\n" + wrapped(title, "  ", ""))
+    pairs({f"  {name}": value for name, value in about.items()}, wraps=True)
+
+
+def _print_base(root: Path, name: str) -> None:
+    from builder.engines.families import load_catalog
+    from builder.plan.explain import base_of
+
+    found = load_catalog(root, only=[])
+    for base in map(found.base, found.chain(name)):
+        _print_base_of(base_of(base.recipe))
+    on_it, above = users(root / "recipes"), users(root / "recipes" / "bases")
+    paragraph("Recipes on it", [", ".join(on_it[name])] if name in on_it else [])
+    paragraph("Bases on it", [", ".join(above[name])] if name in above else [])
+    line(f"\nMore: `builder show {name} --inputs`, --dockerfile")
+
+
+def _print_base_of(base: dict[str, Any]) -> None:
+    about = {
+        "starts from": base["published"] or base["root"],
+        "NVIDIA wheels": ", ".join(base["brings"]),
+        "Python packages": ", ".join(base["python"]),
+        **{f"Debian, {stage}": ", ".join(of) for stage, of in base["packages"].items()},
+    }
+    _below(f"Base {base['name']}: {base['summary']}", about)
+    pairs([("  note", note) for note in base["notes"]], wraps=True)
+
+
+# The plan of a recipe, or of a base.
+
+
+def _show_plan(
+    root: Path, name: str, platform: Platform | None, *, dockerfile: bool, as_json: bool
 ) -> None:
     from platform import machine
 
     from builder.build.roots import resolver_of
     from builder.core import settings
     from builder.engines.families import load_catalog
-    from builder.plan.resolver import one_of
+    from builder.plan.inputs import one_of
 
-    recipes, own = load_catalog(root, only=[recipe]), settings.load()
-    recipes.engine(recipe)  # reports a broken recipe also where no engine answers
+    recipes, own = load_catalog(root, only=[name]), settings.load()
+
+    def plans(build: str | None) -> Sequence[AnyPlan]:
+        resolver = resolver_of(recipes, own, log, build)
+        if not _is_recipe(root, name):
+            return (resolver.resolve_base(name, PLATFORMS[platform or "linux/amd64"]),)
+        return resolver.plans(name, platform)
+
+    if _is_recipe(root, name):
+        recipes.engine(name)  # reports a broken recipe also where no engine answers
     try:
-        found = resolver_of(recipes, own, log, build_architecture()).plans(recipe, platform)
+        found = plans(build_architecture())
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
-        found = resolver_of(recipes, own, log, machine()).plans(recipe, platform)
+        found = plans(machine())
     if dockerfile:
-        one_of(found[0].recipe, platform)
+        if _is_recipe(root, name):
+            one_of(recipes.engine(name).recipe, platform)
         typer.echo(found[0].text, nl=False)
         return
     described = [_describe(plan) for plan in found]

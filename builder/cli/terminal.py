@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -125,14 +124,15 @@ def _tabbed(rows: Sequence[Sequence[str]]) -> None:
         out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
 
 
-def _wrapped(text: str) -> str:
-    """A text below a title: indented, and broken between words where it is on a terminal."""
-    width = out().width if out().is_terminal else sys.maxsize
-    indent = "  "
+def wrapped(text: str, indent: str = "  ", first: str | None = None) -> str:
+    """A text below a title: indented, and broken between words where it is on a terminal; the
+    ``first`` line has its own indent."""
+    if not out().is_terminal:
+        return f"{indent if first is None else first}{text}"
     return textwrap.fill(
         as_started(plain(text)),
-        max(width, READABLE),
-        initial_indent=indent,
+        max(out().width, READABLE),
+        initial_indent=indent if first is None else first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
@@ -151,22 +151,24 @@ def first_rows(
         line(f"{counted(len(rows) - FIRST_ROWS, left)}: a pipe or a file gets them all")
 
 
-def pairs(lines: Mapping[str, str] | Sequence[tuple[str, str]]) -> None:
+def pairs(lines: Mapping[str, str] | Sequence[tuple[str, str]], *, wraps: bool = False) -> None:
     """Print names and values in two columns; values are never cut, so that they can be copied.
 
-    Of a mapping, only names that have a value.
+    Of a mapping, only names that have a value.  With ``wraps``, values are prose: on a terminal
+    they wrap in their column, between words.
     """
     if isinstance(lines, Mapping):
         lines = [(name, value) for name, value in lines.items() if value]
     width = max((len(name) for name, _ in lines), default=0)
     for name, value in lines:
-        line(f"{name:{width}}  {value}")
+        text = f"{name:{width}}  {value}"
+        line(wrapped(text, " " * (width + 2), "") if wraps else text)
 
 
 def paragraph(title: str, lines: Sequence[str]) -> None:
     """Print an indented list below its title; nothing if the list is empty."""
     if lines:
-        line("\n".join([f"\n{title}", *map(_wrapped, lines)]))
+        line("\n".join([f"\n{title}", *map(wrapped, lines)]))
 
 
 def counted(count: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 from unicodedata import category
@@ -67,3 +68,15 @@ def escaped(path: str) -> str:
     """A name in quotes for an error, whatever its characters; a long one is cut."""
     cut = path if len(path) <= SHOWN else f"{path[:SHOWN]}..."
     return ascii(cut) if any(category(each) in CONTROLS for each in cut) else repr(cut)
+
+
+GITHUB = re.compile(
+    r"(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?/?"
+)
+"""The URL of a repository on GitHub: its owner and its name."""
+
+
+def github_page(url: str, path: str = "") -> str:
+    """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
+    found = GITHUB.fullmatch(url)
+    return f"https://github.com/{found[1]}/{found[2]}/{path}".removesuffix("/") if found else ""

@@ -216,10 +216,6 @@ def _cause(chain: list[BaseException]) -> str:
 # Addresses that servers name: a wrong one raises ``WebError``.
 
 REGISTERED = {"http": 80, "https": 443}  # ports
-GITHUB = re.compile(
-    r"(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?/?"
-)
-"""The URL of a repository on GitHub: its owner and its name."""
 
 
 def split_url(url: str) -> SplitResult:
@@ -276,12 +272,6 @@ def leads_here(host: str) -> bool:
                 if is_loopback(there) or there == probe.getsockname()[0]:
                     return True
     return False
-
-
-def github_page(url: str, path: str = "") -> str:
-    """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
-    found = GITHUB.fullmatch(url)
-    return f"https://github.com/{found[1]}/{found[2]}/{path}".removesuffix("/") if found else ""
 
 
 # Requests and their responses.

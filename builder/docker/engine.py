@@ -12,13 +12,14 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from builder.core.errors import (
     BuilderError,
@@ -204,6 +205,7 @@ UNTRUSTED_HINT = (
     "/etc/docker/certs.d/REGISTRY/ca.crt"
 )
 TAG_ATTEMPTS = 10
+DF_ATTEMPTS = 60
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
 DENIED = "permission denied"
 DENIED_HINT = "run it as root, or join the group: `usermod -aG docker $USER`, and log in again"
@@ -460,9 +462,11 @@ def tag(reference: str, new: str) -> None:
     raise WorldError(f"Docker cannot tag {reference} as {new}", why or "", hint)
 
 
-def untag(reference: str) -> None:
-    """Remove a name of an image, and the image with its last name.  Absence is no error."""
-    refused(whales().image.remove, reference)
+def untag(reference: str) -> str:
+    """Remove a name of an image, and the image with its last name; why the engine refuses, or
+    nothing.  Absence is no error."""
+    why = refused(whales().image.remove, reference) or ""
+    return "" if "no such image" in why.lower() else why
 
 
 def load(archive: Path, name: str) -> None:
@@ -485,3 +489,100 @@ def load(archive: Path, name: str) -> None:
     if mentions_full_disk(why):
         raise full_disk(f"Docker was loading the new image: {why}", engine().root)
     raise WorldError("Docker cannot load the new image", why)
+
+
+# What the engine holds, and what of it containers use.
+
+
+class Held(NamedTuple):
+    """An image of the engine, as ``usage`` finds it."""
+
+    digest: str
+    names: tuple[str, ...]  # with tags; none: it was pulled by digest, or lost its names
+    labels: Mapping[str, str]
+    size: int  # bytes of layers that no other image has
+    used: bool  # a container is made of it, running or not
+
+
+class CacheRecord(NamedTuple):
+    """A record of BuildKit's cache: a layer, the files of a build, a cache mount."""
+
+    name: str
+    kind: str  # as ``docker buildx prune --filter type=`` takes it: "exec.cachemount"
+    about: str
+    size: int
+    used: bool  # by a build, now
+    shared: bool  # images have it, too: its removal frees nothing
+
+
+class Usage(NamedTuple):
+    """What the engine holds."""
+
+    images: tuple[Held, ...]
+    cache: tuple[CacheRecord, ...]
+    served: tuple[tuple[str, str], ...]  # the source of each mount, its container's command line
+
+
+def usage() -> Usage:
+    """Ask the engine, which may take many seconds.  Raises ``WorldError``."""
+    ask_engine()
+    for _ in range(DF_ATTEMPTS):
+        done = call("system", "df", "--verbose", "--format={{json .}}")
+        found = _object(done.stdout)
+        if found or "already running" not in done.stderr:  # it answers one at a time
+            break
+        time.sleep(1)
+    if not found:
+        raise WorldError("Docker does not say what it holds", done.stderr.strip())
+    names = call("container", "ls", "--all", "--quiet", "--no-trunc").stdout.split()
+    containers = _inspected("container", names)
+    used = {each["Image"] for each in containers}
+    sizes = {each["ID"]: _bytes(each["UniqueSize"]) for each in found.get("Images") or []}
+    images = [
+        Held(
+            each["Id"],
+            tuple(each.get("RepoTags") or []),
+            dict((each.get("Config") or {}).get("Labels") or {}),
+            sizes[each["Id"]],
+            each["Id"] in used,
+        )
+        for each in _inspected("image", [*sizes])
+    ]
+    cache = [
+        CacheRecord(
+            *(each["ID"].rstrip("*"), each["CacheType"], each["Description"]),
+            _bytes(each["Size"]),
+            *(each[name] == "true" for name in ("InUse", "Shared")),
+        )
+        for each in found.get("BuildCache") or []
+    ]
+    served = [
+        (mount.get("Source") or "", " ".join(each.get("Args") or []))
+        for each in containers
+        for mount in each.get("Mounts") or []
+    ]
+    return Usage(tuple(images), tuple(cache), tuple(served))
+
+
+def _inspected(kind: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """All that ``docker KIND inspect`` says; without the ones that are gone in the meantime."""
+    if not names:
+        return []
+    found = json.loads(call(kind, "inspect", *names).stdout or "[]")
+    return [each for each in found if each["Id"] in names]
+
+
+SIZE = re.compile(r"([\d.]+)([kMGT]?)B")
+
+
+def _bytes(text: str) -> int:
+    """``56.04MB``, as docker prints sizes: decimal units; 0 for another text."""
+    match = SIZE.fullmatch(text)
+    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " ")) if match else 0
+
+
+def prune(chosen: str) -> str:
+    """Remove the records of the engine's own BuildKit cache that a filter chooses, "type=regular",
+    and that no build uses; why that failed, or nothing."""
+    done = call("buildx", "prune", "--force", f"--builder={context()}", f"--filter={chosen}")
+    return done.stderr.strip() if done.returncode else ""

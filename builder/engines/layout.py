@@ -20,6 +20,11 @@ LABEL_ARCHITECTURES = "builder.architectures"
 LABEL_PATCHES = "builder.patches"
 LABEL_BASE = "builder.base"
 
+BASES = "builder-base"
+"""The engine's repositories of bases are below it."""
+REPRODUCED = "builder-reproduce"
+"""Images that are built again, to be compared, are below it."""
+
 # The OCI image specification's own names (annotations.md, "Pre-Defined Annotation Keys").
 CREATED = "org.opencontainers.image.created"
 REVISION = "org.opencontainers.image.revision"

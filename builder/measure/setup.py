@@ -81,6 +81,16 @@ def _has_buildx() -> bool:
     return True
 
 
+def _package_of_docker() -> str:
+    """The package that the first ``docker`` on PATH is of; empty: there is none."""
+    path = shutil.which("docker")
+    if path is None:
+        return ""
+    command = ["dpkg-query", "--search", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.partition(":")[0]
+
+
 def may_install() -> str | None:
     """The distribution's ID if this process may install its packages, else None."""
     distribution = apt.os_release().get("ID", "")
@@ -244,6 +254,12 @@ def set_up() -> None:
                 "there is no docker with buildx on this machine",
                 "it can only be installed as root on Debian or Ubuntu",
                 "install Docker Engine and its buildx plugin, then run this again",
+            )
+        if _package_of_docker().startswith("docker-ce"):
+            raise WorldError(
+                "docker has no buildx plugin",
+                "it is from Docker's own packages, which Debian's and Ubuntu's would replace",
+                "`apt-get install docker-buildx-plugin`, then run this again",
             )
         _install_engine(distribution)
         if not _has_buildx():

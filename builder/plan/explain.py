@@ -10,8 +10,8 @@ from builder.core.platforms import PLATFORMS, Platform, Platforms
 from builder.engines import families
 from builder.engines.cmake import definition_value
 from builder.engines.families import complete
-from builder.plan.inputs import PlannedPatch, resolve_patches, where
-from builder.plan.resolver import Resolver, one_of
+from builder.engines.layout import oldest_driver
+from builder.plan.inputs import PlannedPatch, one_of, resolve_patches, where
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.patches import AddPatch, ScriptPatch
 from builder.recipes.probes import (
@@ -23,7 +23,14 @@ from builder.recipes.probes import (
     RunProbe,
     pattern_names,
 )
-from builder.recipes.schema import GitSource, InstalledSource, PathSource, PypiSource, Recipe
+from builder.recipes.schema import (
+    BaseRecipe,
+    GitSource,
+    InstalledSource,
+    PathSource,
+    PypiSource,
+    Recipe,
+)
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
@@ -41,6 +48,8 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
         "notes": list(recipe.notes),
         "platform": platform,
         "platforms": {each: list(entry.recipe.on(each).cuda.arch) for each in recipe.platform},
+        "code": {each: _code(entry.recipe, each) for each in recipe.platform},
+        "driver": oldest_driver(recipe, _cuda(catalog, recipe.base)),
         "source": _source(recipe),
         "patches": [_patch(planned) for planned in resolve_patches(entry, catalog.root)],
         "starts": [
@@ -52,7 +61,7 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
             }
             for step in recipe.start
         ],
-        "bases": [_base(catalog, base) for base in catalog.chain(recipe.base)],
+        "bases": [base_of(catalog.base(name).recipe) for name in catalog.chain(recipe.base)],
         "family": recipe.family,
         "family_is": f"Family {family.name}: {family.summary}.",
         "definitions": [
@@ -67,11 +76,32 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
             "runs": " ".join([*recipe.image.entrypoint, *recipe.image.command]),
             "port": recipe.image.port,
             "health": recipe.image.health,
+            # What other families' servers show to a browser is not known.
+            "web_page": recipe.llama.ui if recipe.llama else None,
             "env": dict(recipe.image.env),
-            "tags": [f"{recipe.image.repository}:{tag}" for tag in recipe.image.tags],
+            "tags": [
+                f"{recipe.image.repository}:{tag}{recipe.tag_suffix(each)}"
+                for each in recipe.platform
+                for tag in recipe.image.tags
+            ],
         },
         "checks": [*(_probe(probe) for probe in recipe.probe), *_limits(recipe)],
+        "accepted": [
+            f"{each.covered} may break {each.check}: {each.why}" for each in recipe.accept
+        ],
     }
+
+
+def _code(recipe: Recipe, platform: Platform) -> list[str]:
+    """The code that decides which cards run the image for a platform: "sm_120a"."""
+    completed = complete(recipe.on(platform))
+    return list(families.ENGINES[recipe.family].machine_code(completed))
+
+
+def _cuda(catalog: Catalog, base: str) -> str | None:
+    """The version of CUDA that a base brings, or a base below it: "13.0"; None: not known."""
+    found = (catalog.base(name).recipe.cuda for name in catalog.chain(base))
+    return next(filter(None, found), None)
 
 
 def _patch(planned: PlannedPatch) -> dict[str, Any]:
@@ -90,6 +120,7 @@ def _patch(planned: PlannedPatch) -> dict[str, Any]:
         "prints": list(patch.script.contains) if isinstance(patch, ScriptPatch) else [],
         "installed_as": str(distribution) if distribution else "",
         "checked_by": _probe(patch.probe) if patch.probe else "",
+        "no_probe": patch.no_probe or "",
     }
 
 
@@ -119,9 +150,9 @@ def _source(recipe: Recipe) -> list[str]:
     return lines
 
 
-def _base(catalog: Catalog, name: str) -> dict[str, Any]:
-    base = catalog.base(name).recipe
-    published = base.published
+def base_of(base: BaseRecipe) -> dict[str, Any]:
+    """A base as JSON data: what it starts from and brings."""
+    published, root = base.published, base.root
     pin = published and (published.digest or f"not pinned: {published.note}")
     return {
         "name": base.name,
@@ -129,6 +160,7 @@ def _base(catalog: Catalog, name: str) -> dict[str, Any]:
         "notes": list(base.notes),
         "brings": [f"{wheel.name} {wheel.version}" for wheel in base.wheel],
         "published": f"{published.image} ({pin})" if published else "",
+        "root": f"Debian {root.suite}: {root.image} or mmdebstrap" if root else "",
         "python": list(base.python.requirements) if base.python else [],
         "packages": {"devel": [*base.devel.packages], "runtime": [*base.runtime.packages]},
     }
@@ -179,8 +211,7 @@ def _limits(recipe: Recipe) -> list[str]:
     parts += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
     parts += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
     undefined = recipe.artifact.undefined if recipe.artifact else {}
-    parts += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
-    return parts + [f"{each.covered} may break {each.check}: {each.why}" for each in recipe.accept]
+    return parts + [f"{name} may be undefined: {why}" for name, why in undefined.items()]
 
 
 def _listed(verb: str, names: Sequence[str]) -> list[str]:
@@ -207,6 +238,8 @@ def lint(
 
     ``miscompiling`` are warnings about versions of nvcc.  Nothing is fetched.
     """
+    from builder.plan.resolver import Resolver  # slow to import
+
     name = name if name in catalog.engines else catalog.engine(name).name
     try:
         entry = catalog.engine(name)
@@ -225,11 +258,11 @@ def lint(
 
 def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
     for index, patch in enumerate(entry.recipe.patch):
-        if patch.probe is None:
-            message = f"{patch.name} has no probe: nothing checks it in the finished image"
+        if patch.probe is None and patch.no_probe is None:
+            message = f"{patch.name} has no probe, and no_probe does not say why"
             yield entry.problem(("patch", index), message)
     recipe = complete(entry.recipe)
     started = families.ENGINES[recipe.family].server_of(recipe) is not None
-    if recipe.image.port is not None and not started:
-        message = "no [serve]: the server is never started before it is published"
+    if recipe.image.port is not None and not started and recipe.no_serve is None:
+        message = "no [serve]: the server is never started, and no_serve does not say why"
         yield entry.problem(("image", "port"), message)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from builder.core.errors import FetchError, RecipeError
-from builder.core.web import github_page
+from builder.core.names import github_page
+from builder.core.platforms import Platform
 from builder.engines import families
 from builder.engines.family import PackagePaths, StagePackages
 from builder.recipes import locks
@@ -67,6 +68,23 @@ class DebianPackages:
             for each in self.installs
             if each.files is not None
         }
+
+
+def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
+    """The platform of one image of a recipe; raises ``RecipeError`` where it is not clear."""
+    first, *others = recipe.platform
+    if platform is None and others:
+        raise RecipeError(
+            f"{recipe.name} has images for {' and '.join(recipe.platform)}",
+            hint=f"name one of them: --platform {first}",
+        )
+    if platform is not None and platform not in recipe.platform:
+        raise RecipeError(
+            f"{recipe.name} has no image for {platform}",
+            f"its platform is {' and '.join(recipe.platform)}",
+            "add it to `platform` in the recipe, or choose another platform",
+        )
+    return platform or first
 
 
 def suite_of(catalog: Catalog, base: str | None) -> str | None:
@@ -236,7 +254,7 @@ class PlannedPatch:
 
     def inputs(self) -> dict[str, Any]:
         """The values that decide the patched tree, as JSON data: the reasons and the URL do not."""
-        apart = {"why", "drop_when", "upstream", "probe", "git"}
+        apart = {"why", "drop_when", "upstream", "probe", "no_probe", "git"}
         data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
         data |= {"fuzz": 0, "three_way": False}  # keys outlive these fields
         for kind in ("pick", "script", "add"):

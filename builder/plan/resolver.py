@@ -29,6 +29,7 @@ from builder.plan.inputs import (
     RootChoice,
     debian_packages,
     lock_file,
+    one_of,
     resolve_patches,
     resolve_source,
     suite_of,
@@ -123,23 +124,6 @@ class Resolver:
 
     def _base(self, name: str, platforms: Platforms) -> BasePlan:
         return plan_base(self.catalog, name, platforms, self.root_of(name, platforms))
-
-
-def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
-    """The platform of one image of a recipe; raises ``RecipeError`` where it is not clear."""
-    first, *others = recipe.platform
-    if platform is None and others:
-        raise RecipeError(
-            f"{recipe.name} has images for {' and '.join(recipe.platform)}",
-            hint=f"name one of them: --platform {first}",
-        )
-    if platform is not None and platform not in recipe.platform:
-        raise RecipeError(
-            f"{recipe.name} has no image for {platform}",
-            f"its platform is {' and '.join(recipe.platform)}",
-            "add it to `platform` in the recipe, or choose another platform",
-        )
-    return platform or first
 
 
 def bootstrapped_root(

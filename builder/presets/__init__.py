@@ -68,11 +68,11 @@ def named(
 
 
 def _unknown(name: str, of_model: Mapping[str, str], recipes: Collection[str]) -> RecipeError:
-    lists = {"models": sorted({*of_model.values()}), "presets": sorted(of_model)}
-    near = suggestion(name, [*lists["models"], *lists["presets"], *recipes])
+    models = sorted({*of_model.values()})
+    near = suggestion(name, [*models, *sorted(of_model), *recipes])
     return RecipeError(
         f"no preset, no model and no recipe is named {name}{near}",
-        "\n".join(f"the {kind}: {', '.join(each)}" for kind, each in lists.items() if each),
+        f"the models: {', '.join(models)}" if models else "",
         "`builder choose` shows the presets that run on this machine, `builder list` the recipes",
     )
 

@@ -16,7 +16,7 @@ from packageurl import PackageURL
 
 from builder.build.record import Record
 from builder.core.errors import UntriedError
-from builder.core.web import GITHUB, github_page
+from builder.core.names import GITHUB, github_page
 from builder.docker import containers
 from builder.docker.engine import split
 from builder.plan.inputs import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, StringConstraints, Tag, model_validator
 
@@ -60,6 +60,14 @@ class AnyPatch(Model):
     """"absent": the build fails if the files that it changes exist."""
     probe: Probe | None = None
     """Check that shows in the finished image that the patch is in effect."""
+    no_probe: Text | None = None
+    """Why the finished image cannot show that: then ``recipe check`` has no warning."""
+
+    @model_validator(mode="after")
+    def _require_no_reason_with_a_probe(self) -> Self:
+        if self.probe is not None and self.no_probe is not None:
+            raise ValueError("no_probe says why there is no probe: leave one of them out")
+        return self
 
     @property
     def origin(self) -> Origin:

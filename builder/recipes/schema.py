@@ -394,6 +394,8 @@ class Recipe(Model):
     build: EngineBuild = EngineBuild()
     serve: Serve | None = None
     """How the smoke test starts the server; default: set by the family."""
+    no_serve: Text | None = None
+    """Why the smoke test cannot start the server: then ``recipe check`` has no warning."""
     budget: Budget = Budget()
     accept: list[Accept] = []
     probe: list[Probe] = []

@@ -43,9 +43,8 @@ from builder.core.platforms import Platform
 from builder.core.settings import Settings
 from builder.docker import engine as docker
 from builder.engines import families
-from builder.plan.inputs import resolve_patches
+from builder.plan.inputs import one_of, resolve_patches
 from builder.plan.plan import Plan
-from builder.plan.resolver import one_of
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import NamedCommit
 from builder.recipes.fields import checked_ref

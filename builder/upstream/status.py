@@ -40,7 +40,9 @@ from builder.upstream.update import version_of
 CURRENT = ("moved", "unchanged")
 REQUEST = re.compile(r": (?:GET|HEAD) \S+$", re.MULTILINE)
 """The request in a registry's error: without it, one cause is the same text for all recipes."""
-State = Literal["current", "behind", "stale", "still", "empty", "unknown"]
+URL = re.compile(r"(https?://[^/\s']+)/[^\s']*?(?=[:',.]*(?:\s|$))")
+"""An address in an error: one server that does not answer is one cause for all repositories."""
+State = Literal["current", "behind", "held", "stale", "still", "empty", "unknown"]
 
 
 @dataclass(slots=True)
@@ -95,7 +97,8 @@ class Status:
     @property
     def state(self) -> State:
         """``empty``: the registry lacks the tag; ``stale``: behind for longer than ``limit``;
-        ``still``: the newest, and upstream has not moved for longer than ``still_limit``."""
+        ``held``: behind, because somebody rolled it back; ``still``: the newest, and upstream has
+        not moved for longer than ``still_limit``."""
         if self.image is None:
             return "empty" if self.answered or not self.problem else "unknown"
         if self.days is None or self.problem:
@@ -103,7 +106,7 @@ class Status:
         if self.limit is not None and self.days > self.limit:
             return "stale"
         if self.commits != 0:
-            return "behind"
+            return "held" if self.held else "behind"
         limit = self.still_limit
         return "still" if limit and self.still is not None and self.still > limit else "current"
 
@@ -126,6 +129,12 @@ def statuses(
     ``RecipeError`` for a name that no recipe has, ``RegistryError`` without a namespace.
     """
     entries = [catalog.engine(name) for name in names] or catalog.engines.values()
+    if not settings.namespace:
+        raise RegistryError(
+            "status shows published images, and BUILDER_NAMESPACE is not set",
+            "`builder list` shows what this machine built",
+            "set BUILDER_NAMESPACE to the account that publishes them: me, or ghcr.io/me",
+        )
     for entry in entries:
         if not isinstance(entry, BrokenEntry):
             open_repository(settings.repository(entry.recipe.image.repository), repositories.log)
@@ -280,9 +289,15 @@ def require_fresh(found: Sequence[Status]) -> None:
     if unknown:
         raise FetchError(
             f"the state of {len(unknown)} of {len(found)} tags is not known",
-            "\n".join(grouped((each.recipe, each.problem) for each in unknown)),
+            "\n".join(grouped((each.recipe, cause_of(each.problem)) for each in unknown)),
             "try again later, or correct the causes above",
         )
+
+
+def cause_of(problem: str) -> str:
+    """A problem in one line that does not name the repository: the same for all that it meets."""
+    what, _, why = URL.sub(r"\1", problem).partition("\n")
+    return ": ".join(filter(None, (what, why.partition("\n")[0])))
 
 
 def grouped(texts: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -141,7 +141,7 @@ def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch)
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["base"]["base"]["root"]["suite"] == "trixie"
     monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "tarball")
-    wrong = builder("show", "hello-sm120")
+    wrong = builder("show", "hello-sm120", "--inputs")
     assert wrong.returncode == 4
     assert "BUILDER_DEBIAN_ROOT" in wrong.stderr
 

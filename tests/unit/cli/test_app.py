@@ -53,6 +53,7 @@ def test_the_commands_are_those_of_the_manual() -> None:
     parts = [
         *EVERYDAY,
         "doctor",
+        "clean",
         "sbom",
         "kernels",
         "paths",
@@ -77,7 +78,7 @@ def test_help_lists_every_command_and_exit_code(builder: Builder) -> None:
     said = " ".join(page.split())
     everyday, _, others = page.partition("Other commands")
     listed = re.findall(r"│ ([a-z]+) ", everyday.partition("Everyday")[2])
-    assert listed == [*EVERYDAY, "doctor"]
+    assert listed == [*EVERYDAY, "doctor", "clean"]
     for command in {name[0] for name in ALL} - set(listed):
         assert f"│ {command} " in others
     for code, text in EXIT_CODES.items():
@@ -151,9 +152,10 @@ UNNEEDED = [
         (["list", "--presets"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
         (["choose", "--card", "5090"], [*ENGINES, *UNNEEDED, "builder.presets.receipts"]),
         (["show", "qwen3.6-27b-dflash@5090-laptop"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
+        (["show", "hello-sm120-0.1.0"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
         # Its plan has a Dockerfile, and asks the engine.
         (
-            ["show", "hello-sm120-0.1.0"],
+            ["show", "hello-sm120-0.1.0", "--inputs"],
             [*({*ENGINES} - {"jinja2"}), *UNNEEDED, "builder.presets.schema"],
         ),
     ],
@@ -224,6 +226,7 @@ def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> No
         assert done.stderr.count("BUILDER_NAMESPACE is not set") == 1, done.stderr
         assert "build it" not in done.stderr
         assert done.stdout == ""
+    assert done.stderr.startswith("builder: status shows published images, and BUILDER_NAMESPACE")
 
 
 def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:

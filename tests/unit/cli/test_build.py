@@ -10,6 +10,7 @@ from builder.build.build import BuildOutcome
 from builder.cli.build import _print_outcome
 from builder.image.code_paths import CodePaths
 from support.bills import of_catalog, record_of
+from support.commands import Builder
 
 
 def test_the_line_of_the_code_names_the_command_with_the_table(
@@ -25,3 +26,13 @@ def test_the_line_of_the_code_names_the_command_with_the_table(
         "21.0 MB runs as it is, 0.0 MB never runs  "
         "(`builder recipe explain beellama-0.1.1` shows each library)"
     )
+
+
+def test_build_of_a_model_says_what_to_type(builder: Builder) -> None:
+    for name, kind in (("qwen3.6-27b", "model"), ("qwen3.6-27b-dflash@5090-laptop", "preset")):
+        done = builder("build", name)
+        assert done.returncode == 3
+        assert f"builder: {name} is a {kind}, not a recipe\n" in done.stderr
+        assert "beellama-0.1.1" in done.stderr
+        assert f"-> `builder run {name}` builds what it needs and starts it" in done.stderr
+    assert "no recipe is named qwen3.6-27x" in builder("build", "qwen3.6-27x").stderr

@@ -66,7 +66,7 @@ def test_explain_names_the_presets_of_a_recipe(builder: Builder) -> None:
     found = json.loads(builder("recipe", "explain", "atomic-b8995", "--json").stdout)
     assert found["presets"] == ["gemma-4-26b-a4b-mtp@5090-laptop", "gemma-4-e2b-mtp@5090-laptop"]
     text = builder("recipe", "explain", "atomic-b8995").stdout
-    assert "Presets: published runs\n  gemma-4-26b-a4b-mtp@5090-laptop" in text
+    assert "presets   gemma-4-26b-a4b-mtp@5090-laptop, gemma-4-e2b-mtp@5090-laptop\n" in text
 
 
 def test_explain_shows_the_device_code_of_the_newest_image(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from builder.build import record
+from support.bills import of_catalog, record_of
 from support.commands import Builder
 from support.environment import REPOSITORY
 
@@ -15,9 +18,64 @@ from support.environment import REPOSITORY
 def test_list_tells_every_recipe(builder: Builder) -> None:
     plain = builder("list")
     names = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))
-    assert [line.split("\t")[0] for line in plain.stdout.splitlines()] == ["recipe", *names]
+    assert [line.split("\t")[0] for line in plain.stdout.splitlines()[:1]] == ["recipe"]
+    assert sorted(line.split("\t")[0] for line in plain.stdout.splitlines()[1:]) == names
     found = json.loads(builder("list", "--json").stdout)
     assert [entry["name"] for entry in found["recipes"]] == names
+
+
+def rows_of(text: str) -> dict[str, dict[str, str]]:
+    header, *rows = (line.split("\t") for line in text.splitlines())
+    return {row[0]: dict(zip(header, row, strict=False)) for row in rows}
+
+
+def test_list_sorts_by_version_and_has_what_a_user_asks(builder: Builder, tmp_path: Path) -> None:
+    found = rows_of(builder("list").stdout)
+    names = [*found]
+    assert names.index("llama-cpp-b8863") < names.index("llama-cpp-b10018")
+    assert names.index("llama-cpp-b10018") < names.index("llama-cpp-mtp-b9074")
+    assert names.index("atomic-b8995") < names.index("atomic-b10018-1.2.0")
+    row = found["llama-cpp-b10018"]
+    kept = json.loads((REPOSITORY / "trials/llama-cpp-b10018.json").read_text())
+    assert (row["GPU code"], row["size"]) == ("120 121", f"{kept['download_size'] / 1e6:.1f} MB")
+    assert (row["checks"], row["built here"]) == (f"{kept['checks']} passed", "")
+    refused = json.loads((REPOSITORY / "trials/llama-cpp-mtp-b9074.json").read_text())["failed"]
+    assert found["llama-cpp-mtp-b9074"]["checks"] == f"{sum(refused.values())} failed"
+    presets = len([*(REPOSITORY / "presets").glob("gemma-4-e2b-mtp*")])
+    assert presets <= int(found["atomic-b8995"]["presets"])
+    assert found["vllm-nightly"]["size"] == "", "its image was never checked"
+    everything = rows_of(builder("list", "--all").stdout)["llama-cpp-master"]
+    assert (everything["family"], everything["update"]) == ("llama-cpp", "120 MB")
+    kept = record_of(of_catalog("llama-cpp-b10018"))
+    record.write(tmp_path / "state", kept)
+    row = rows_of(builder("list").stdout)["llama-cpp-b10018"]
+    assert (row["built here"], row["checks"]) == (
+        "2026-11-21",
+        f"{len(kept.verdict.checks)} passed",
+    )
+
+
+def test_list_has_the_bases_with_their_recipes(builder: Builder) -> None:
+    found = rows_of(builder("list", "--bases").stdout)
+    names = {file.stem for file in (REPOSITORY / "recipes/bases").glob("*.toml")}
+    assert found.keys() == names
+    assert int(found["cuda-13.0"]["recipes"]) > 10
+
+
+def test_wrong_settings_are_a_warning_where_none_is_needed(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_JOBS", "many")
+    done = builder("list")
+    assert (done.returncode, len(rows_of(done.stdout)) > 30) == (0, True)
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("warning: the settings are invalid: BUILDER_JOBS: ")
+    monkeypatch.delenv("BUILDER_JOBS")
+    file = Path(os.environ["HOME"]) / ".config/builder/settings.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('namespaces = "me"\n')
+    done = builder("list")
+    assert "settings.toml:1: namespaces: unknown setting; did you mean namespace?" in done.stderr
 
 
 def test_list_tells_the_good_and_the_bad(builder: Builder, catalog: Path) -> None:
@@ -48,7 +106,7 @@ def test_show_counts_debian_packages(builder: Builder, monkeypatch: pytest.Monke
     monkeypatch.setenv("BUILDER_COMPILE_ON", "arm64")
     found = json.loads(builder("show", "hello-sm120", "--json").stdout)
     assert found["platforms"] == ["arm64", "amd64"]
-    lines = builder("show", "hello-sm120").stdout.splitlines()
+    lines = builder("show", "hello-sm120", "--inputs").stdout.splitlines()
     assert (
         len(
             [
@@ -66,7 +124,7 @@ def test_show_counts_debian_packages(builder: Builder, monkeypatch: pytest.Monke
 
 
 def test_show_prints_texts_and_toml(builder: Builder) -> None:
-    text = builder("show", "atomic-b8995").stdout
+    text = builder("show", "atomic-b8995", "--inputs").stdout
     values = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
     patches = [line for line in text.splitlines() if line.startswith("patch ")]
     assert patches
@@ -82,7 +140,7 @@ PRESET = "qwen3.6-27b-dflash@5090-laptop"
 
 
 def test_show_leaves_out_what_a_patch_does_not_have(builder: Builder) -> None:
-    done = builder("show", "vllm-0.20.0-genesis")
+    done = builder("show", "vllm-0.20.0-genesis", "--inputs")
     assert done.returncode == 0, done.stderr
     patches = [text for text in done.stdout.splitlines() if text.startswith("patch ")]
     added = [tomllib.loads(f"patch = {text.split(maxsplit=1)[1]}")["patch"] for text in patches]
@@ -122,9 +180,9 @@ def test_list_has_the_problems_of_presets(builder: Builder, catalog: Path) -> No
 
 def test_show_has_the_options_and_figures_of_a_preset(builder: Builder) -> None:
     text = builder("show", PRESET).stdout
-    assert "arguments  --model MODEL --ctx-size 262144 --model-draft DRAFT --spec-type" in text
-    assert "container  --ulimit=memlock=-1 --cap-add=IPC_LOCK" in text
-    assert "98304\t106.67 (97.84-115.36)\t10\t\t\tKV cache 3 GB" in text
+    assert "Options of the server\n  --model MODEL\n  --ctx-size 262144\n  --model-draft" in text
+    assert "\n  --ulimit=memlock=-1\n  --cap-add=IPC_LOCK\n" in text
+    assert "context\ttokens/s\truns\tmemory\n98304\t106.67 (97.84-115.36)\t10\tKV cache" in text
     assert "(Anbeeld/beellama.cpp#7)" in text
     found = json.loads(builder("show", PRESET, "--json").stdout)
     assert found["command"][:2] == ["--model", "MODEL"]
@@ -138,6 +196,8 @@ def test_show_takes_a_short_name(builder: Builder) -> None:
     unknown = builder("show", "qwen3.6-28b")
     assert unknown.returncode == 3
     assert "is named qwen3.6-28b; did you mean qwen3.6-27b?" in unknown.stderr
+    assert "@" not in unknown.stderr, "the presets are too many to read"
+    assert "is named cuda-13; did you mean cuda-13.0" in builder("show", "cuda-13").stderr
 
 
 def test_show_has_no_dockerfile_of_a_preset(builder: Builder) -> None:
@@ -162,5 +222,68 @@ def test_show_has_a_plan_for_each_platform(
     several = builder("show", "llama-cpp-b9831", "--dockerfile")
     assert several.returncode == 3
     assert "-> name one of them: --platform linux/amd64" in several.stderr
-    plans = builder("show", "llama-cpp-b9831").stdout
+    plans = builder("show", "llama-cpp-b9831", "--inputs").stdout
     assert plans.count("name        llama-cpp-b9831\n") == 2
+
+
+def test_show_summarizes_a_recipe(builder: Builder, tmp_path: Path) -> None:
+    done = builder("show", "beellama-0.1.1")
+    assert (done.returncode, done.stderr) == (0, "")
+    commit = tomllib.loads((REPOSITORY / "recipes/beellama-0.1.1.toml").read_text())["source"]
+    kept = json.loads((REPOSITORY / "trials/beellama-0.1.1.json").read_text())
+    for said in (
+        "image     beellama-cpp:0.1.1\n",
+        f"source    {commit['git']}\n          commit {commit['commit']}\n",
+        "GPU code  sm_120a\n",
+        "driver    580 or newer\n",
+        "server    port 8080, health page /health, a web page\n",
+        f"size      {kept['download_size'] / 1e6:.1f} MB to download\n",
+        f"presets   {PRESET}\n",
+        "Patch file beellama-fused-row.patch: with one token",
+        "Notes and known problems\n  MTP-baked GGUFs are refused",
+    ):
+        assert said in done.stdout, said
+    other = f"built from {kept['commit'][:12]}, not from the recipe's commit"
+    assert (other in done.stdout) == (kept["commit"] != commit["commit"])
+    for elsewhere in ("CMAKE_", "sha256", "The smoke test checks"):
+        assert elsewhere not in done.stdout
+    of = of_catalog("beellama-0.1.1")
+    record.write(tmp_path / "state", record_of(of))
+    assert "on 2026-11-21, on this machine\n" in builder("show", "beellama-0.1.1").stdout
+    assert "never: neither on this machine nor in trials/" in builder("show", "vllm-0.21.0").stdout
+
+
+def test_show_flags_is_recipe_explain(builder: Builder) -> None:
+    text = builder("show", "vllm-0.33.0-wheel", "--flags").stdout
+    assert builder("recipe", "explain", "vllm-0.33.0-wheel").stdout.startswith(text)
+    checks, _, accepted = text.partition("\nAccepted exceptions\n")
+    assert "may break code paths: FlashAttention 3 is sm_90a only" in accepted
+    assert "The smoke test checks that\n" in checks
+    assert "may break" not in checks
+    told = json.loads(builder("show", "vllm-0.33.0-wheel", "--flags", "--json").stdout)
+    assert any("FlashAttention 3" in each for each in told["accepted"])
+
+
+def test_show_has_bases(builder: Builder) -> None:
+    text = builder("show", "cuda-13.0").stdout
+    assert "Base cuda-13.0: CUDA 13.0 out of NVIDIA's PyPI wheels" in text
+    assert "nvidia-cuda-nvcc 13.0.88" in text
+    assert "Base debian-trixie: Debian 13" in text
+    assert "hello-sm120-0.1.0" in text
+    plan = json.loads(builder("show", "cuda-13.0", "--json").stdout)
+    assert plan["key"] == json.loads(builder("show", "hello-sm120", "--json").stdout)["base"]["key"]
+    assert "FROM" in builder("show", "cuda-13.0", "--dockerfile").stdout
+    assert "not pinned" in builder("show", "vllm-openai-0.20.2").stdout
+
+
+def test_eighty_columns_are_enough(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = builder("show", "beellama-0.1.1").stdout.split()
+    for name, value in (("TTY_COMPATIBLE", "1"), ("COLUMNS", "80"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+    names = [*(REPOSITORY / "recipes").glob("*.toml")]
+    listed = builder("list").stdout.splitlines()
+    assert len(listed) == 1 + len(names), "one line a recipe"
+    shown = builder("show", "beellama-0.1.1").stdout
+    assert shown.split() == whole, "no word is broken, and none is lost"
+    for text in (*listed, *shown.splitlines()):
+        assert len(text) <= 80, text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.measure.setup import remove_stale_pid
+from builder.measure.setup import may_install, remove_stale_pid
 
 
 @pytest.fixture
@@ -58,3 +58,24 @@ def test_a_pid_file_of_nobody_is_forgotten(pid_file: Path, content: str) -> None
     remove_stale_pid("dockerd", pid_file)
     assert not pid_file.exists()
     remove_stale_pid("dockerd", pid_file)
+
+
+@pytest.mark.skipif(may_install() is None, reason="nothing is installed on this machine anyway")
+def test_the_packages_of_docker_itself_are_not_replaced(tmp_path: Path) -> None:
+    for name, text in (
+        ("docker", "exit 1"),  # it knows no buildx
+        ("dpkg-query", 'echo "docker-ce-cli: $2"'),
+        ("apt-get", f'echo "$@" >>{tmp_path}/installed'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "builder.measure.setup"],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "`apt-get install docker-buildx-plugin`" in done.stderr
+    assert not (tmp_path / "installed").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,25 +13,52 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 
 
-def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: Builder) -> None:
-    done = builder("recipe", "check")
-    assert done.returncode == 0, done.stderr
-    assert "atomic-b8995.toml:" in done.stdout
-    assert "pull 6 has no probe" in done.stdout
-    # A server that a family starts with a folder needs no [serve].
-    unstarted = [line for line in done.stdout.splitlines() if "the server is never started" in line]
-    assert [line.partition(".toml")[0].rpartition("/")[2] for line in unstarted] == [
-        "lucebox-f12a87c"
-    ]
+def test_the_recipes_here_have_no_warnings(builder: Builder) -> None:
     done = builder("recipe", "check", "--strict")
-    assert done.returncode == 3
-    assert "recipes are invalid: atomic-b8995, beellama-0.1.1, beellama-0.1.2," in done.stderr
-    assert builder("recipe", "check", "--strict", "turboquant-69d8e4b").returncode == 0
-    done = builder("recipe", "check", "--strict", "turboquant-69d8e4b", "atomic-b8995")
-    assert "1 of 2 recipes is invalid: atomic-b8995" in done.stderr
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     done = builder("recipe", "check", "nobody")
     assert done.returncode == 3
     assert "no recipe is named nobody" in done.stderr
+
+
+def test_a_gap_without_a_reason_is_a_warning_and_with_strict_an_error(
+    builder: Builder, catalog: Path
+) -> None:
+    for name, key in (("buun-b9326", "no_probe"), ("lucebox-f12a87c", "no_serve")):
+        text = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
+        lines = [line for line in text.splitlines() if not line.startswith(key)]
+        assert len(lines) < len(text.splitlines())
+        (catalog / "recipes" / f"{name}.toml").write_text("\n".join(lines))
+    for name in ("turboquant-69d8e4b", "beellama-0.1.2"):
+        shutil.copy(REPOSITORY / "recipes" / f"{name}.toml", catalog / "recipes")
+    shutil.copytree(REPOSITORY / "patches", catalog / "patches")
+    shutil.copytree(REPOSITORY / "recipes/locks", catalog / "recipes/locks", dirs_exist_ok=True)
+    done = builder("recipe", "check", cwd=catalog)
+    assert done.returncode == 0, done.stderr
+    probe, serve = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"recipes/buun-b9326\.toml:\d+: patch\.0: file buun-draft-count\.patch has no probe, and "
+        r"no_probe does not say why \(warning\)",
+        probe,
+    ), "a path is shown as it is from here"
+    assert "recipes/lucebox-f12a87c.toml:" in serve
+    assert "no [serve]: the server is never started, and no_serve does not say why" in serve
+    assert builder("recipe", "check", "--catalog", catalog).stdout.startswith(f"{catalog}/recipes/")
+    done = builder("recipe", "check", "--strict", "--catalog", catalog)
+    assert done.returncode == 3
+    assert "2 of 4 recipes are invalid: buun-b9326, lucebox-f12a87c" in done.stderr
+    done = builder("recipe", "check", "--strict", "turboquant", "--catalog", catalog)
+    assert done.returncode == 0
+
+
+def test_a_reason_beside_a_probe_is_refused(builder: Builder, catalog: Path) -> None:
+    text = (REPOSITORY / "recipes/buun-b9326.toml").read_text()
+    assert "\nno_probe" in text
+    both = text.replace("\nno_probe", '\nprobe     = { option = "--x" }\nno_probe')
+    (catalog / "recipes/buun-b9326.toml").write_text(both)
+    done = builder("recipe", "check", "--catalog", catalog)
+    assert done.returncode == 3
+    assert "no_probe says why there is no probe: leave one of them out" in done.stdout
 
 
 def test_presets_are_checked_with_their_recipe(builder: Builder, catalog: Path) -> None:
