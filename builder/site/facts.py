@@ -6,10 +6,13 @@ docs/site.md says what each fact is.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
@@ -18,6 +21,8 @@ from builder import __version__
 from builder.build import compilers as tables
 from builder.build.compilers import Table, Thread
 from builder.build.record import Record, newest_good
+from builder.build.reports import KeptTrials, kept_of
+from builder.core.errors import WorldError
 from builder.core.files import workspace
 from builder.core.log import Log
 from builder.core.settings import Settings
@@ -28,8 +33,9 @@ from builder.image.code_paths import CodePaths
 from builder.plan.explain import explained
 from builder.presets import cards, choose, exports
 from builder.presets import catalog as preset_files
+from builder.presets.cards import Card
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Fitting, Known, ReceiptFigure, known
+from builder.presets.choose import Excluded, Fitting, Known, ReceiptFigure, known
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
 from builder.presets.service import OPTIONS_OF_PLACES, Run, download_command, mounted, service
@@ -43,7 +49,8 @@ from builder.publish.tag_history import Move, moves
 from builder.publish.tags import open_repository
 from builder.publish.verdicts import of_all, reproduced, trust_of, verdicts_on
 from builder.recipes.catalog import BrokenEntry, Catalog
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import GitSource, Recipe
+from builder.sources import git
 
 # A recipe's tags in the registry: digests, sizes, attachments, moves and nights.
 
@@ -141,6 +148,11 @@ Mark = Literal["compiled", "run without a GPU", "run on a card"]
 server ran on a simulated card; ``run on a card``: its figures were published by somebody."""
 
 
+KnownBy = Literal["registry", "record", "trials"]
+"""Where the size, the date and the checks of an image are from: its registry, the record of this
+machine, or the file of ``trials/``, which another machine wrote."""
+
+
 @dataclass(frozen=True, slots=True)
 class PatchFact:
     """A patch of an image."""
@@ -157,6 +169,8 @@ class ImageFact:
     """The image of a recipe; sizes are bytes."""
 
     recipe: str
+    engine: str
+    version: str
     summary: str
     repository: str
     url: str
@@ -173,6 +187,10 @@ class ImageFact:
     unpacked_size: int | None
     device_code: tuple[CodePaths, ...]
     checks: Mapping[str, int]
+    passed: int | None
+    failed: Mapping[str, int]
+    known_by: KnownBy | None
+    built_from: str
     patches: tuple[PatchFact, ...]
     starts: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
@@ -236,6 +254,12 @@ class Refusal:
     short_name: str
     model: str
     why: tuple[str, ...]
+    next: NextStep | None
+
+
+CardKind = Literal["desktop", "laptop", "other", "unsupported"]
+"""``desktop`` and ``laptop``: of GeForce; ``unsupported``: no preset's image has code for it."""
+KINDS: tuple[CardKind, ...] = ("desktop", "laptop", "other", "unsupported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +268,7 @@ class CardFact:
 
     card: str
     name: str
+    kind: CardKind
     capability: str
     memory: int
     fits: tuple[Option, ...]
@@ -305,6 +330,7 @@ class Site:
     created: str
     builder: str
     repository: str
+    namespace: str
     cards: tuple[CardFact, ...]
     images: tuple[ImageFact, ...]
     speeds: tuple[Speed, ...]
@@ -340,36 +366,80 @@ MODELS = "./models"
 def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact, ...]:
     """The presets that run on one of each card, and why the others do not.
 
-    Cards with most figures of their own come first, then cards with most presets that run.
-    ``published`` are the recipes whose images a registry has.
+    GeForce cards come first, the newest and largest of them before the others.  ``published`` are
+    the recipes whose images a registry has.
     """
     presets = {entry.name: entry.preset for entry in known.entries}
-    root, found = known.question.catalog.root, []
-    for name, card in cards.every(root).items():
-        answer = known.choice(cards.machine_with(root, [name]))
-        models, best = answer.models, {each.preset for each in answer.recommended}
-        fits = [
-            _option(
-                each,
-                presets[each.preset],
-                short_name=models[each.preset],
-                recommended=each.preset in best,
-                published=each.recipe in published,
-            )
-            for each in answer.fits
-        ]
-        excluded = [
-            Refusal(each.preset, models[each.preset], presets[each.preset].model.name, each.why)
-            for each in answer.excluded
-        ]
-        kind = (name, card.name, card.capability, card.memory)
-        found.append(CardFact(*kind, tuple(fits), tuple(excluded)))
+    root = known.question.catalog.root
+    found = [
+        _card(name, card, known, presets, published) for name, card in cards.every(root).items()
+    ]
+    return tuple(sorted(found, key=_place))
 
-    def place(card: CardFact) -> tuple[int, int, int, str]:
-        own = [each for each in card.fits if each.known in ("measured", "published")]
-        return -len(own), -len(card.fits), -card.memory, card.card
 
-    return tuple(sorted(found, key=place))
+def _card(
+    name: str, card: Card, known: Known, presets: Mapping[str, Preset], published: Collection[str]
+) -> CardFact:
+    machine, catalog = (
+        cards.machine_with(known.question.catalog.root, [name]),
+        known.question.catalog,
+    )
+    answer = known.choice(machine)
+    models, best = answer.models, {each.preset for each in answer.recommended}
+    fits = [
+        _option(
+            each,
+            presets[each.preset],
+            short_name=models[each.preset],
+            recommended=each.preset in best,
+            published=each.recipe in published,
+        )
+        for each in answer.fits
+    ]
+    without = {
+        recipe
+        for recipe in {each.recipe for each in presets.values()}
+        if any(choose.no_image(catalog.engine(recipe).recipe, machine.cards, machine.platform))
+    }
+    running = {models[each.preset] for each in answer.fits}
+    excluded = []
+
+    # A step for each model without a preset that runs: with a file of a known repository first.
+    def unlike(each: Excluded) -> tuple[bool, bool]:
+        model = presets[each.preset].model
+        return model.repository is None, model.whole
+
+    for each in sorted(answer.excluded, key=unlike):
+        preset, model = presets[each.preset], models[each.preset]
+        able = preset.cards == 1 and preset.recipe not in {*without, *known.question.refused}
+        step = _next(preset, name) if able and model not in running else None
+        running |= {model} if step else set()
+        excluded.append(Refusal(each.preset, model, preset.model.name, each.why, step))
+    kind: CardKind = "laptop" if "Laptop" in card.name else "desktop"
+    if all(each.recipe in without for each in presets.values()):
+        kind = "unsupported"
+    elif "GeForce" not in card.name:
+        kind = "other"
+    facts = (name, card.name, kind, card.capability, card.memory)
+    return CardFact(*facts, tuple(fits), tuple(excluded))
+
+
+def _place(card: CardFact) -> tuple[int, int, bool, int, str]:
+    number = re.search(r"\d+", card.name)
+    series = -int(number[0]) if number else 0
+    return KINDS.index(card.kind), series, " Ti" not in card.name, -card.memory, card.card
+
+
+def _next(preset: Preset, card: str) -> NextStep:
+    """What a user of a card can try whose memory a preset does not fit."""
+    model = preset.model
+    if model.whole:
+        why, file = f"A smaller quantization than {model.repository}", "OWNER/NAME"
+    else:
+        why = f"A smaller file of {model.repository or model.name}"
+        file = f"{model.repository or 'OWNER/NAME'}:FILE"
+    words = [PROGRAM, "fit", preset.recipe, "--model", file, "--card", card]
+    return NextStep(f"{why} may fit. Try it without the card", shlex.join(words))
 
 
 OF_FITTING = (
@@ -487,9 +557,10 @@ def image_fact(
     digests = {tag.digest, *(each.digest for each in tag.platforms.values())} if tag else set()
     same = record if record and (tag is None or record.digest in digests) else None
     verdict = same.verdict if same else None
-    image = tag or same
+    tried = None if tag or same else kept_of(catalog.root, name)
+    known = tag or verdict or tried
+    made = tag or same or tried
     checks = verdict.passed_by_kind if verdict else tag.checks if tag else {}
-    size = tag.download_size if tag else verdict.download_size if verdict else None
     patches = [
         PatchFact(
             name=each["name"],
@@ -502,6 +573,8 @@ def image_fact(
     ]
     return ImageFact(
         recipe=name,
+        engine=recipe.engine,
+        version=recipe.version,
         summary=recipe.summary,
         repository=repository if tag else "",
         url=details["url"],
@@ -512,12 +585,16 @@ def image_fact(
         code=tuple(codes_of(recipe)),
         driver=choose.oldest_driver(recipe, catalog),
         port=recipe.image.port if recipe.artifact is None else None,
-        digest=image.digest if image else "",
-        created=image.created if image else "",
-        download_size=size,
+        digest=made.digest if made and not tried else "",
+        created=made.created if made else "",
+        download_size=known.download_size if known else None,
         unpacked_size=verdict.unpacked_size if verdict else None,
         device_code=verdict.code if verdict else (),
         checks=dict(sorted(checks.items())),
+        passed=tried.checks if tried else sum(checks.values()) or None,
+        failed=tried.failed if tried else {},
+        known_by="registry" if tag else "record" if same else "trials" if tried else None,
+        built_from=_other_source(recipe, tried),
         patches=tuple(patches),
         starts=tuple(details["starts"]),
         notes=tuple(details["notes"]),
@@ -525,6 +602,12 @@ def image_fact(
         tags=published.tags,
         nights=published.nights,
     )
+
+
+def _other_source(recipe: Recipe, tried: KeptTrials | None) -> str:
+    """The commit that an image of ``trials/`` was built from, where the recipe has another one."""
+    own = recipe.source.commit if isinstance(recipe.source, GitSource) else ""
+    return tried.commit if tried and own and tried.commit != own else ""
 
 
 # The published figures of each preset, the fastest first, with the facts of its runs.
@@ -541,7 +624,7 @@ def speeds(
         preset, source = entry.preset, entry.preset.source
         image = images.get(preset.recipe)
         marks: dict[Mark, bool] = {
-            "compiled": image is not None and bool(image.digest and image.checks),
+            "compiled": image is not None and bool(image.passed and not image.failed),
             "run without a GPU": entry.name in trials,
             "run on a card": source is not None,
         }
@@ -601,6 +684,17 @@ def _figures(preset: Preset) -> Iterator[PublishedFigure]:
 
 # All facts of the site, from the catalog, this machine's records, and the registry.
 
+REMOTE = re.compile(r"https://(?:[^/@]*@)?([A-Za-z0-9.-]+(?::[0-9]+)?/[A-Za-z0-9._/-]+)")
+"""The URL of a remote, whose login (a token, perhaps) is no part of a page."""
+
+
+def remote_of(root: Path) -> str:
+    """The https URL of the remote ``origin`` of the checkout at ``root``; empty without one."""
+    with suppress(WorldError):  # no checkout, no such remote, no git
+        found = REMOTE.fullmatch(git.text(root / ".git", "config", "--get", "remote.origin.url"))
+        return f"https://{found[1]}" if found else ""
+    return ""
+
 
 def collect(
     catalog: Catalog,
@@ -637,7 +731,8 @@ def collect(
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
-        repository=settings.farm_url,
+        repository=settings.farm_url or remote_of(catalog.root),
+        namespace=settings.namespace,
         cards=cards,
         images=tuple(images),
         speeds=speeds(entries, {each.recipe: each for each in images}, facts.question.trials),

@@ -66,7 +66,7 @@ function sorted(rows) {
 
 // Lists the presets that do not run, also by the filters; returns their number.
 function refuse(section, rows, wanted) {
-  const list = section.querySelector(".excluded > ul");
+  const list = section.querySelector(".others > ul");
   for (const each of list.querySelectorAll(".filtered")) each.remove();
   const reasons = new Map();
   for (const row of rows) {
@@ -76,17 +76,15 @@ function refuse(section, rows, wanted) {
       add(item, "span", why, "why");
       reasons.set(why, add(item, "ul"));
     }
-    if (why) add(reasons.get(why), "li", row.dataset.preset).dataset.group = row.dataset.group;
+    if (why) Object.assign(add(reasons.get(why), "li", row.dataset.preset).dataset, { group: row.dataset.group, refused: row.dataset.preset });
   }
-  let count = 0;
-  for (const reason of list.children) {
-    const names = [...reason.querySelectorAll("li")];
-    for (const each of names) each.hidden = Boolean(wanted.model) && each.dataset.group !== wanted.model;
-    const shown = names.filter((each) => !each.hidden).length;
-    reason.hidden = !shown;
-    count += shown;
-  }
-  return count;
+  const excluded = section.querySelector(".excluded");
+  for (const each of excluded.querySelectorAll("[data-refused]")) each.hidden = Boolean(wanted.model) && each.dataset.group !== wanted.model;
+  const shown = (part) => [...part.querySelectorAll("[data-refused]")].filter((each) => !each.hidden).length;
+  for (const part of excluded.querySelectorAll("li:has(li)")) part.hidden = !shown(part);
+  for (const part of excluded.children) part.hidden = !shown(part);
+  section.querySelector(".refused").textContent = shown(list);
+  return shown(excluded);
 }
 
 function show(section, rows, wanted) {
@@ -96,12 +94,9 @@ function show(section, rows, wanted) {
   for (const row of rows) row.hidden = !ranked.includes(row);
   section.querySelector("tbody").append(...sorted(rows));
   section.querySelector(".picks").replaceChildren(...best(ranked).map(picked));
-  const refused = refuse(section, rows, wanted);
   section.querySelector(".listed").hidden = !ranked.length;
-  section.querySelector(".excluded").hidden = !refused;
-  if (!ranked.length) section.querySelector(".excluded").open = true;
-  section.querySelector(".refused").textContent = refused;
-  const count = `${ranked.length} of ${ranked.length + refused}`;
+  const count = `${ranked.length} of ${ranked.length + refuse(section, rows, wanted)}`;
+  if (!ranked.length) section.querySelector(".others").open = true;
   section.querySelector(".count").textContent = count;
   for (const head of section.querySelectorAll("th[data-key]")) {
     const { key } = head.dataset;
@@ -115,7 +110,9 @@ function update() {
   const wanted = { model: model.value, context: Number(context.value), driver: driver.selectedIndex };
   for (const section of sections) {
     section.classList.toggle("chosen", section.dataset.card === card.value);
-    if (section.dataset.card === card.value) show(section, section.rows, wanted);
+    if (section.dataset.card !== card.value) continue;
+    if (section.querySelector(".count")) show(section, section.rows, wanted);
+    else document.getElementById("answer").textContent = section.textContent; // no image has code for it
   }
 }
 

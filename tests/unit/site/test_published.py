@@ -115,6 +115,10 @@ def test_the_pages_of_a_published_image(
     page = (tmp_path / "site" / "images" / "llama-cpp-b9261.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
     assert f"docker pull {repository.name}@{second.digest}" in page
+    for file in ("images.html", "images/llama-cpp-b9261.html"):
+        text = (tmp_path / "site" / file).read_text()
+        assert f"<code>docker pull {repository.name}:b9261</code>" in text
+        assert "./farm build llama-cpp-b9261<" not in text
     assert "cosign verify" in page
     assert "help: 12" in page
     # A statement that no trusted key signed is not shown, although it is newer.
@@ -231,16 +235,37 @@ def test_a_registry_that_does_not_answer_is_an_error(
     assert collect(RECIPES, settings, print, offline=True).images
 
 
-def test_every_night_is_shown_and_why_it_failed(registry: str, tmp_path: Path) -> None:
+def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
+    registry: str, tmp_path: Path
+) -> None:
     repository = Repository(f"{registry}/me/llama-cpp", print)
-    nights.write(repository, night(channel="master", outcome="moved"))
-    nights.write(repository, night(channel="master", outcome="failed", reason=LOST))
+    shared = {"recipe": "llama-cpp-master", "channel": "master", "reason": LOST}
+    old, new = "a" * 40, "b" * 40
+    nights.write(repository, night(channel="master", outcome="moved", commit=old))
+    failed = {"outcome": "failed", "commit": new, **shared}
+    nights.write(repository, night(**failed, started="2026-11-22T03:17:09+00:00"))
+    nights.write(repository, night(**failed, started="2026-11-23T03:18:09+00:00"))
+    rolled = {**shared, "outcome": "held", "reason": "rolled back: garbage after 60K"}
+    nights.write(repository, night(**rolled, commit=old, started="2026-11-24T03:19:09+00:00"))
     settings = Settings(namespace=f"{registry}/me", state_dir=tmp_path / "state")
     facts = collect(RECIPES, settings, print)
     assert [each.recipe for each in facts.images if each.nights] == ["llama-cpp-master"]
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "nights.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
-    assert page.index('<li class="failed">') < page.index('<li class="moved">')
-    assert "the pin has no &lt;b&gt;mtp&lt;/b&gt;" in page
+    rows = re.findall(r'<tr class="(\w+)">(.*?)</tr>', page, re.DOTALL)
+    assert [outcome for outcome, _ in rows] == ["held", "failed", "failed", "moved"]
+    told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for _, row in rows]
+    lost = "the pin has no &lt;b&gt;mtp&lt;/b&gt;"
+    assert told == [
+        "2026-11-24 03:19 UTC held aaaaaaaaa rolled back: garbage after 60K",
+        f"2026-11-23 03:18 UTC failed bbbbbbbbb changes as in the night before: {lost}",
+        f"2026-11-22 03:17 UTC failed bbbbbbbbb changes {lost}",
+        "2026-11-21 03:00 UTC moved aaaaaaaaa",
+    ]
+    assert "<details" not in page  # nothing needs a click
+    changes = f'href="https://github.com/ggml-org/llama.cpp/compare/{old}...{new}"'
+    assert page.count(changes) == 2
     assert 'href="nights.html"' in (tmp_path / "site" / "index.html").read_text()
+    image = (tmp_path / "site" / "images" / "llama-cpp-master.html").read_text()
+    assert image.count("<tr class=") == len(rows)
