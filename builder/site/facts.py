@@ -77,17 +77,9 @@ class PublishedTag:
     moves: tuple[Move, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRecipe:
-    """A recipe's tags in a registry, and the nights of its channel."""
-
-    tags: tuple[PublishedTag, ...]
-    nights: tuple[NightlyRun, ...]
-
-
 def published_tags(
     repository: Repository, recipe: Recipe, settings: Settings, recipes: Collection[str] = ()
-) -> PublishedRecipe:
+) -> tuple[PublishedTag, ...]:
     """A recipe's tags in the registry.
 
     A tag is left out if the registry lacks it, or its image belongs to another one of ``recipes``:
@@ -96,9 +88,7 @@ def published_tags(
     names = dict.fromkeys((*recipe.image.tags, *recipe.image.moving))
     others = {*recipes} - {recipe.name}
     found = [_tag(repository, name, settings, others) for name in names]
-    channel = recipe.track.channel if recipe.track else None
-    nights = nightly_runs(repository, channel) if channel else []
-    return PublishedRecipe(tuple(each for each in found if each is not None), tuple(nights))
+    return tuple(each for each in found if each is not None)
 
 
 def _tag(
@@ -366,24 +356,28 @@ MODELS = "./models"
 def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact, ...]:
     """The presets that run on one of each card, and why the others do not.
 
-    GeForce cards come first, the newest and largest of them before the others.  ``published`` are
-    the recipes whose images a registry has.
+    GeForce cards come first, and of them those for desktops, the largest number first.
+    ``published`` are the recipes whose images a registry has.
     """
-    presets = {entry.name: entry.preset for entry in known.entries}
     root = known.question.catalog.root
-    found = [
-        _card(name, card, known, presets, published) for name, card in cards.every(root).items()
-    ]
-    return tuple(sorted(found, key=_place))
+    found = [_card(name, card, known, published) for name, card in cards.every(root).items()]
+
+    def place(card: CardFact) -> tuple[int, int, bool, int, str]:
+        series = -int("0" + "".join(re.findall(r"\d+", card.name)[:1]))
+        return KINDS.index(card.kind), series, " Ti" not in card.name, -card.memory, card.card
+
+    return tuple(sorted(found, key=place))
 
 
-def _card(
-    name: str, card: Card, known: Known, presets: Mapping[str, Preset], published: Collection[str]
-) -> CardFact:
-    machine, catalog = (
-        cards.machine_with(known.question.catalog.root, [name]),
-        known.question.catalog,
-    )
+def _card(name: str, card: Card, known: Known, published: Collection[str]) -> CardFact:
+    presets = {entry.name: entry.preset for entry in known.entries}
+    catalog, refused = known.question.catalog, known.question.refused
+    machine = cards.machine_with(catalog.root, [name])
+    without = {
+        recipe
+        for recipe in {each.recipe for each in presets.values()}
+        if any(choose.no_image(catalog.engine(recipe).recipe, machine.cards, machine.platform))
+    }
     answer = known.choice(machine)
     models, best = answer.models, {each.preset for each in answer.recommended}
     fits = [
@@ -396,48 +390,33 @@ def _card(
         )
         for each in answer.fits
     ]
-    without = {
-        recipe
-        for recipe in {each.recipe for each in presets.values()}
-        if any(choose.no_image(catalog.engine(recipe).recipe, machine.cards, machine.platform))
-    }
-    running = {models[each.preset] for each in answer.fits}
-    excluded = []
 
-    # A step for each model without a preset that runs: with a file of a known repository first.
-    def unlike(each: Excluded) -> tuple[bool, bool]:
+    def place(each: Excluded) -> tuple[bool, bool]:
         model = presets[each.preset].model
         return model.repository is None, model.whole
 
-    for each in sorted(answer.excluded, key=unlike):
-        preset, model = presets[each.preset], models[each.preset]
-        able = preset.cards == 1 and preset.recipe not in {*without, *known.question.refused}
-        step = _next(preset, name) if able and model not in running else None
-        running |= {model} if step else set()
-        excluded.append(Refusal(each.preset, model, preset.model.name, each.why, step))
+    # A step for each model without a preset that runs: with a file of a known repository first.
+    excluded, served = [], {models[each.preset] for each in answer.fits}
+    for each in sorted(answer.excluded, key=place):
+        preset, short = presets[each.preset], models[each.preset]
+        useless = preset.cards > 1 or preset.recipe in {*without, *refused} or short in served
+        step = None if useless else _next(preset, name)
+        served |= {short} if step else set()
+        excluded.append(Refusal(each.preset, short, preset.model.name, each.why, step))
     kind: CardKind = "laptop" if "Laptop" in card.name else "desktop"
-    if all(each.recipe in without for each in presets.values()):
-        kind = "unsupported"
-    elif "GeForce" not in card.name:
-        kind = "other"
+    kind = kind if "GeForce" in card.name else "other"
+    kind = "unsupported" if without == {each.recipe for each in presets.values()} else kind
     facts = (name, card.name, kind, card.capability, card.memory)
     return CardFact(*facts, tuple(fits), tuple(excluded))
 
 
-def _place(card: CardFact) -> tuple[int, int, bool, int, str]:
-    number = re.search(r"\d+", card.name)
-    series = -int(number[0]) if number else 0
-    return KINDS.index(card.kind), series, " Ti" not in card.name, -card.memory, card.card
-
-
 def _next(preset: Preset, card: str) -> NextStep:
     """What a user of a card can try whose memory a preset does not fit."""
-    model = preset.model
-    if model.whole:
-        why, file = f"A smaller quantization than {model.repository}", "OWNER/NAME"
-    else:
+    model, file = preset.model, "OWNER/NAME"
+    why = f"A smaller quantization than {model.repository}"
+    if not model.whole:
         why = f"A smaller file of {model.repository or model.name}"
-        file = f"{model.repository or 'OWNER/NAME'}:FILE"
+        file = f"{model.repository or file}:FILE"
     words = [PROGRAM, "fit", preset.recipe, "--model", file, "--card", card]
     return NextStep(f"{why} may fit. Try it without the card", shlex.join(words))
 
@@ -533,8 +512,6 @@ def compose_files(
 
 # The facts of an image: from its recipe, the record of this machine, and the registry.
 
-UNPUBLISHED = PublishedRecipe((), ())
-
 
 def image_fact(
     catalog: Catalog,
@@ -542,7 +519,8 @@ def image_fact(
     repository: str,
     presets: Sequence[PresetEntry],
     record: Record | None,
-    published: PublishedRecipe = UNPUBLISHED,
+    tags: Sequence[PublishedTag] = (),
+    nights: Sequence[NightlyRun] = (),
 ) -> ImageFact:
     """The known facts of a recipe's image.
 
@@ -552,7 +530,7 @@ def image_fact(
     details = explained(catalog, name)
     # The version tag, else the channel: the registry may have one without the other.
     order = [*recipe.image.tags, *recipe.image.moving]
-    tag = min(published.tags, key=lambda each: order.index(each.tag), default=None)
+    tag = min(tags, key=lambda each: order.index(each.tag), default=None)
     # People get the registry's image: the record counts if it is of the same image.
     digests = {tag.digest, *(each.digest for each in tag.platforms.values())} if tag else set()
     same = record if record and (tag is None or record.digest in digests) else None
@@ -563,13 +541,10 @@ def image_fact(
     checks = verdict.passed_by_kind if verdict else tag.checks if tag else {}
     patches = [
         PatchFact(
-            name=each["name"],
-            where=each["page"] or each["where"],
-            why=patch.why,
-            drop_when=patch.drop_when or "",
-            applied=patch.expect == "applies",
+            *(each["name"], each["page"] or each["where"], each["why"], each["drop_when"]),
+            applied=each["expect"] == "applies",
         )
-        for patch, each in zip(recipe.patch, details["patches"], strict=True)
+        for each in details["patches"]
     ]
     return ImageFact(
         recipe=name,
@@ -599,8 +574,8 @@ def image_fact(
         starts=tuple(details["starts"]),
         notes=tuple(details["notes"]),
         presets=tuple(entry.name for entry in presets if entry.preset.recipe == name),
-        tags=published.tags,
-        nights=published.nights,
+        tags=tuple(tags),
+        nights=tuple(nights),
     )
 
 
@@ -720,12 +695,14 @@ def collect(
         if name not in broken:
             recipe = catalog.engine(name).recipe
             repository = settings.repository(recipe.image.repository)
-            there = UNPUBLISHED
+            tags, nights = tuple[PublishedTag, ...](), list[NightlyRun]()
             if asked:
                 opened = open_repository(repository, log)
-                there = published_tags(opened, recipe, settings, catalog.engines)
+                tags = published_tags(opened, recipe, settings, catalog.engines)
+                channel = recipe.track.channel if recipe.track else None
+                nights = nightly_runs(opened, channel) if channel else []
             record = newest_good(settings.state_dir, name)
-            images.append(image_fact(catalog, name, repository, entries, record, there))
+            images.append(image_fact(catalog, name, repository, entries, record, tags, nights))
     facts = known(catalog, entries, settings.state_dir, receipts=receipts)
     cards = every_card(facts, [each.recipe for each in images if each.repository])
     return Site(

@@ -54,7 +54,7 @@ KNOWN = {
     ),
 }
 """The words of a page for a standing of ``choose``; without an entry, its own name."""
-BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| GPU$")
+BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| (Blackwell|GPU|Edition|Generation)\b")
 
 
 def pages(site: Site) -> Mapping[str, str]:

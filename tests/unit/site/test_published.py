@@ -65,7 +65,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
 def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) -> None:
     repository, first, second = moved
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
-    (tag,) = published_tags(repository, recipe, Settings()).tags
+    (tag,) = published_tags(repository, recipe, Settings())
     assert (tag.tag, tag.digest, tag.created[:10]) == ("b9261", second.digest, "2026-11-02")
     sizes = [layer.size for layer in second.body.layers or ()]
     assert tag.download_size == sum(sizes)
@@ -84,7 +84,7 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
     both = index(repository, of=[second, arm64], architectures=("amd64", "arm64"))
     repository.put_manifest("b9261", both)
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
-    (tag,) = published_tags(repository, recipe, Settings()).tags
+    (tag,) = published_tags(repository, recipe, Settings())
     assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
     assert tag.platforms["linux/arm64"].digest == arm64.digest
     assert (tag.documents, tag.checks) == (("SPDX",), {"libraries": 3, "help": 12})
@@ -106,7 +106,7 @@ def test_the_pages_of_a_published_image(
     for day, signs in ((4, key), (5, None)):
         attach(repository, second, REPRODUCTION, statement(second.digest, day, signs))
     # Where a key is trusted, only signed notes count.
-    (tag,) = published_tags(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings).tags
+    (tag,) = published_tags(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings)
     assert tag.moves == ()
     trust = Trust(str(key), (), tmp_path / "signing")
     attach_note(repository, second, "b9261", first.digest, HOSTILE, trust=trust)
@@ -164,8 +164,8 @@ def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> No
     put_image(repository, "k", "b9261", builder_recipe="llama-cpp-b9397")
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
     others = ("llama-cpp-b9261", "llama-cpp-b9397")
-    assert published_tags(repository, recipe, Settings(), others).tags == ()
-    (tag,) = published_tags(repository, recipe, Settings(), ("llama-cpp-b9261",)).tags
+    assert published_tags(repository, recipe, Settings(), others) == ()
+    (tag,) = published_tags(repository, recipe, Settings(), ("llama-cpp-b9261",))
     assert (tag.update_size, tag.signed, tag.documents, tag.checks) == (None, False, (), {})
 
 
