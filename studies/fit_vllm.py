@@ -1,4 +1,4 @@
-"""``builder fit`` for the published runs of Qwen3.6 27B with vLLM, as rows of docs/fit.md, "vLLM".
+"""``builder fit`` for the published runs of Qwen3.6 27B with vLLM, as rows of studies/fit.md.
 
     ./farm build vllm-0.33.0-wheel
     .venv/bin/python studies/fit_vllm.py [ROW...] [--target RECIPE|IMAGE]

@@ -2,14 +2,13 @@
 
     .venv/bin/python studies/speeds.py [--write]
 
-Each published run whose size and acceptance are known is computed by a fit to the others.  Then the
-shipped figures are compared with runs of other people, ``studies/speeds.toml``.
+The runs are of presets, archived ones too, whose size and acceptance are known.  Each of
+``FITTED`` is computed by a fit to the others.  Then the shipped figures are compared with the rest.
 """
 
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,18 @@ from builder.recipes.catalog import Catalog
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "studies" / "speeds.md"
 NINE_OF_TEN = (5, 95)  # percentiles
+FITTED = (
+    "gemma-4-26b-a4b-awq-mtp@5090-laptop",
+    "gemma-4-26b-a4b-awq@5090-laptop",
+    "gemma-4-26b-a4b-mtp@5090-laptop",
+    "gemma-4-e2b-mtp@5090-laptop",
+    "nemotron-elastic-30b-a3b-nvfp4@5090-laptop",
+    "qwen3.6-27b-autoround-mtp@5090-laptop",
+    "qwen3.6-27b-mtp-128k@5090-laptop",
+    "qwen3.6-35b-a3b-mtp@5090-laptop",
+    "qwen3.6-35b-a3b@3090",
+)
+"""The presets whose runs gave the figures of presets/shapes.py; it has seen no other run."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +96,16 @@ def left_out(runs: Sequence[Run]) -> list[float]:
 
 
 def published(recipes: Catalog) -> tuple[list[Run], dict[str, str]]:
-    """The runs of presets, and by the name of each other preset why it is none."""
+    """The runs of presets, and by the name of each other published preset why it is none."""
     runs, reasons = [], {}
-    for entry in preset_files.load(recipes).valid():
+    presets = preset_files.load(recipes)
+    for name in sorted({*presets.entries, *presets.archived}):
+        preset = presets.preset(name).preset
         try:
-            runs.append(_run(entry.name, entry.preset, recipes))
+            runs += [_run(name, preset, recipes)] if preset.result else []
         except NotComputedError as error:
-            reasons[entry.name] = str(error)
+            reasons[name] = str(error)
     return runs, reasons
-
-
-def others(recipes: Catalog) -> list[Run]:
-    """The runs of ``studies/speeds.toml``."""
-    listed = tomllib.loads((REPOSITORY / "studies" / "speeds.toml").read_text("utf-8"))["run"]
-    runs = []
-    for each in listed:
-        preset = Preset.model_validate(each)
-        runs.append(_run(preset.summary, preset, recipes))
-    return runs
 
 
 def _run(name: str, preset: Preset, recipes: Catalog) -> Run:
@@ -162,8 +165,9 @@ def interval(runs: Sequence[Run], computed: Sequence[float]) -> tuple[float, flo
 def page() -> str:
     """The text of studies/speeds.md."""
     recipes = load_catalog(REPOSITORY)
-    runs, reasons = published(recipes)
-    checked = others(recipes)
+    found_runs, reasons = published(recipes)
+    runs = [run for run in found_runs if run.name in FITTED]
+    checked = [run for run in found_runs if run.name not in FITTED]
     found, unseen = left_out(runs), [SHIPPED.speed(run) for run in checked]
     fitted, (low, high) = fit(runs), interval([*runs, *checked], [*found, *unseen])
     own, foreign = errors(runs, found), errors(checked, unseen)
@@ -227,8 +231,8 @@ The two kinds were chosen with the same runs in view: the second table is the be
 
 ## Leave one out
 
-Each published run whose size and acceptance are known, computed by a fit to the others. Median
-error of {runs} runs: **{median}**; the largest: {largest}.
+The runs that gave the figures, each computed by a fit to the others. Median error of {runs} runs:
+**{median}**; the largest: {largest}.
 
 {table}
 
@@ -238,13 +242,13 @@ parameters, all with as many bits. The only run of an RTX 3090 is faster than th
 
 ## Runs of others
 
-Runs that no preset has, on other cards ([speeds.toml](speeds.toml)), computed with the figures that
-are used. Median error of {others} runs: **{other_median}**; the largest: {other_largest}.
+Runs that came later, on other cards, computed with the figures that are used. Median error of
+{others} runs: **{other_median}**; the largest: {other_largest}.
 
 {other_table}
 
-llama.cpp with experts or drafts is faster on most other cards than the laptop's runs say. b10448 is
-three months newer than these runs, and drafts much faster.
+llama.cpp with experts or drafts is faster on most other cards than the laptop's runs say. The run
+of Qwen3.8 was made with b10448, three months newer than the others, which drafts much faster.
 
 ## Runs that the fit cannot use
 
@@ -252,9 +256,7 @@ three months newer than these runs, and drafts much faster.
 |---|---|
 {reasons}
 
-A preset whose acceptance alone is missing gets a computed speed on other cards by its own run. The
-run of Qwen3.6 27B AWQ on an RTX 3090 would not fit, either: 16.2 tokens/s were published, and any
-file of four bits allows about 40. Its options are not known.
+A preset whose acceptance alone is missing gets a computed speed on other cards by its own run.
 """
 
 

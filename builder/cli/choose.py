@@ -8,31 +8,36 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import checked_capability, one_context, option, user_settings
-from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table
+from builder.cli.options import checked_capability, flag, one_context, option, user_settings
+from builder.cli.terminal import counted, line, log, out, paragraph, print_json, table
 from builder.core import sizes
-from builder.core.errors import FitError, RecipeError
+from builder.core.errors import PROGRAM, FitError, UsageError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from builder.presets.cards import Machine
-    from builder.presets.catalog import PresetEntry, Presets
-    from builder.presets.choose import Choice, Fitting
-    from builder.presets.shapes import MemoryNeed
+    from builder.presets.catalog import Presets
+    from builder.presets.choose import Choice, Option
+    from builder.presets.proposals import Proposal, Unserved
     from builder.recipes.catalog import Catalog
 
-HEADER = (
-    *("preset", "tokens/s", "known", "computed", "context", "memory", "quantization"),
-    *("download", "capabilities", "engine", "driver", "image"),
+LEGEND = {
+    "receipt": "r measured (receipt)",
+    "published": "p published for this card",
+    "computed": "c computed from its bandwidth",
+}
+"""The sources of tokens/s; the first letter stands for each."""
+COLUMNS = (
+    *("model", "preset", "quantization", "context", "memory", "download", "tokens/s", "source"),
+    *("command", "why"),
 )
-DROPS = (
-    *("image", "driver", "engine", "download", "quantization", "capabilities", "memory"),
-    *("context", "computed", "known"),
-)
-"""Columns that a narrow terminal does not show, the first one first."""
-UNKNOWN = "unknown"
+"""The columns of the table that a pipe gets."""
+GIB = 1 << 30
+HEADER = ("quant", "context", "memory", "size", "tokens/s", "elsewhere")
+"""The columns of a terminal after the name."""
+DROPS = ("elsewhere", "size", "quant")  # what a narrow terminal does not show, the first one first
 
 
 def _checked_driver(value: str | None) -> str | None:
@@ -77,48 +82,57 @@ def choose(
         "--model TEXT", "Only presets whose name or model has each of these words: 'qwen3.6 27b'."
     ),
     context: str | None = option("--context TOKENS", "Smallest context: 65536 or 64K; K is 1024."),
+    everything: bool = flag(
+        "--all", "All presets that run, and why the others do not, grouped by reason."
+    ),
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Recommend a preset of each model for a card.
+    """Say what to start on a card: one run of each model, the fastest first.
 
-    Presets are ranked by how their speed is known: measured by a receipt on such cards, published
-    for such cards, published for other cards, computed, unknown. Within a rank, the fastest comes
-    first. Presets whose model files have no repository come after all ranks. The first preset of
-    each model with a repository is recommended. The presets that do not run come last, with the
-    reason.
+    The number of tokens/s is of this card: measured by a receipt, published for it, or computed
+    from its bandwidth (studies/speeds.md has the errors), then with "~".
 
     A preset runs if its image is for the machine's platform, has code for the card and was not
     refused, the driver is new enough, and the memory suffices. The memory is the largest known
-    figure: of the recorded trial of its image on a simulated card, of prompts that fill the
-    context, of its source; without one, the cards of the published run decide. The weights are
-    never more than the card holds. A preset that fits only by a figure that nobody confirmed is not
-    recommended.
-    Speeds come from receipts of the preset on such cards, otherwise from the publication, with its
-    card. For other cards a speed is computed from the bandwidth, with the interval of nine of ten
-    runs: studies/speeds.md.
+    figure: of the trial of its image on a simulated card, of prompts that fill the context, of its
+    source; without one, the cards of the published run decide. A preset that fits only by a figure
+    that nobody confirmed is not recommended.
 
-    The exit code is 15 if no preset runs.
+    For a model without such a preset, a run is proposed that nobody published: a smaller file that
+    its repository lists, or one with experts in the machine's memory (--n-cpu-moe), with memory
+    computed from the model's shape.
+
+    A pipe gets one table with tabs. The exit code is 15 if no preset runs.
     """
     from builder.presets.choose import known, of_farm
+    from builder.presets.proposals import proposals
 
     least = one_context(context) if context is not None else 0
     there, recipes = of_farm(farm_root(catalog))
-    entries = _wanted(there, model)
+    _require_presets(there, model)
     here = _machine(recipes, card or [], memory, capability, driver or "")
     own = user_settings()
-    presets = known(recipes, entries, own.state_dir)
+    presets = known(recipes, there.valid(), own.state_dir)
     if presets.invalid:
         log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
-    answer = presets.choice(here, least)
-    images = {}
-    for name in {each.recipe for each in answer.fits}:
-        image = recipes.engine(name).recipe.image
-        images[name] = f"{own.repository(image.repository)}:{image.tags[0]}"
+    answer = presets.choice(here, least, model or "")
+    name = card[0] if card else "CARD" if memory else ""
+    proposed, unserved = proposals(presets, answer, own.models_dir.expanduser(), name)
+    best = sorted(
+        answer.recommended,
+        key=lambda each: (each.composed, -(each.own.tokens_per_second if each.own else 0)),
+    )
+    start = _start(best, proposed, short=model is None)
     if as_json:
-        print_json(_as_json(answer, images, presets.digests))
+        print_json(_as_json(answer, proposed, unserved, start))
     else:
-        _print(answer, images)
+        _say(_shown(here))
+        for remark in here.remarks:
+            log(remark)
+        show = _print if out().is_terminal else _print_tabs
+        show(answer, best, proposed, unserved, everything=everything, short=model is None)
+        _tell(best, proposed, unserved, start)
     if not answer.fits:
         raise FitError(f"no preset runs on {_shown(here)}", hint=_next_step(answer))
 
@@ -142,144 +156,194 @@ def _machine(
     return cards.unnamed_card(int(memory), Capability.parse(capability), driver)
 
 
-def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
-    """The valid presets, of the model that was asked for; raises ``RecipeError`` if none is."""
+def _require_presets(presets: Presets, model: str | None) -> None:
+    """Raise ``UsageError`` where no preset is of the model that was asked for."""
     from builder.presets.choose import matching
 
-    broken = len(presets.entries) - len(presets.valid())
-    if broken:
+    valid = presets.valid()
+    if broken := len(presets.entries) - len(valid):
         log(f"{counted(broken, 'preset')} left out as invalid: see `builder recipe check`")
-    found = matching(presets.valid(), model or "")
-    if not found:
-        known = sorted({entry.preset.model.name for entry in presets.valid()})
+    if not matching(valid, model or ""):
+        known = sorted({entry.preset.model.name for entry in valid})
         what = f"no preset is of a model {model}" if model else "there are no presets"
-        raise RecipeError(what, f"the models: {', '.join(known)}" if known else "")
-    return found
+        raise UsageError(
+            what,
+            f"the models: {', '.join(known)}" if known else "",
+            "another GGUF: `builder run RECIPE --model FILE`; tried without a card: `builder fit`",
+        )
 
 
 def _shown(machine: Machine) -> str:
-    cards = machine.cards
-    names = [
-        f"{each.name} ({each.capability if each.capability.major else UNKNOWN}), "
-        f"{sizes.card(each.memory) if each.memory else 'memory unknown'}"
-        for each in cards
+    cards = [
+        f"{each.name}, {sizes.card(each.memory) if each.memory else 'memory unknown'}"
+        for each in machine.cards
     ]
-    driver = f", driver {machine.driver}" if machine.driver else ""
-    return f"{' and '.join(names)}{driver}"
+    return " and ".join(cards) + (f", driver {machine.driver}" if machine.driver else "")
 
 
 def _next_step(answer: Choice) -> str:
-    if any("asked for" in why for each in answer.excluded for why in each.why):
-        return "ask for less --context; `builder fit` tries other models and sizes"
-    reasons = ["; ".join(each.why) for each in answer.excluded]
-    if all("no code" in why for why in reasons):
+    from builder.presets.choose import Obstacle
+
+    obstacles = {each.obstacle for each in answer.excluded} - {Obstacle.REFUSED}
+    if Obstacle.CONTEXT in obstacles:
+        return "ask for less --context"
+    if obstacles == {Obstacle.IMAGE}:
         return "add the card's architecture to `arch` in [cuda] of a recipe, and build it"
-    if all("driver" in why for why in reasons):
+    if obstacles == {Obstacle.DRIVER}:
         return "install a newer driver of NVIDIA's"
     return "`builder fit` tries other models and smaller contexts"
 
 
+def _start(best: Sequence[Option], proposed: Sequence[Proposal], *, short: bool) -> str:
+    """The command that starts the first row; empty where there is none.
+
+    ``short``: a short name means the same preset, since all presets were asked for.
+    """
+    if not best:
+        return proposed[0].command if proposed else ""
+    context = f" --context {best[0].other_context}" if best[0].other_context else ""
+    return f"{PROGRAM} run {best[0].short_name}{context}" if short else best[0].command
+
+
 def _as_json(
-    answer: Choice, images: Mapping[str, str], digests: Mapping[str, str]
+    answer: Choice, proposed: Sequence[Proposal], unserved: Sequence[Unserved], start: str
 ) -> dict[str, Any]:
-    cards = [{**asdict(card), "capability": str(card.capability)} for card in answer.machine.cards]
-    best = [each.preset for each in answer.recommended]
-    fits = []
-    for each in answer.fits:
-        image = {"image": images[each.recipe], "digest": digests.get(each.recipe, "")}
-        fits.append({**asdict(each), "recommended": each.preset in best, **image})
-    machine = {"driver": answer.machine.driver, "platform": answer.machine.platform}
+    """The answer, with the names that the site's ``index.json`` has for the same facts.
+
+    ``cards`` (``name``, ``capability``, ``memory``), ``driver``, ``platform``, ``remarks``: the
+    machine.  ``recommended``: the names of the recommended presets, a model each; ``command``:
+    starts the first row of the table.  ``fits``: all presets that run (``presets.choose.Option``),
+    the best known first; ``excluded``: the others (``Refusal``); ``proposals`` (``Proposal``) and
+    ``unserved`` (``Unserved``): models without a recommended preset.  ``fits`` and ``proposals``
+    have ``tokens_per_second`` and ``source``, too: this card's own number, receipt, published or
+    computed; null and empty: not known.  Sizes are bytes, contexts tokens.
+    """
+    machine = answer.machine
+
+    def with_speed(each: Option | Proposal) -> dict[str, Any]:
+        own = {"tokens_per_second": each.own.tokens_per_second if each.own else None}
+        return asdict(each) | own | {"source": each.own.source if each.own else ""}
+
     return {
-        "cards": cards,
-        **machine,
-        "remarks": list(answer.machine.remarks),
-        "recommended": best,
-        "fits": fits,
+        "cards": [
+            {"name": card.name, "capability": str(card.capability), "memory": card.memory}
+            for card in machine.cards
+        ],
+        "driver": machine.driver,
+        "platform": machine.platform,
+        "remarks": list(machine.remarks),
+        "recommended": [each.preset for each in answer.recommended],
+        "command": start,
+        "fits": [with_speed(each) for each in answer.fits],
+        "proposals": [with_speed(each) for each in proposed],
+        "unserved": [asdict(each) for each in unserved],
         "excluded": [asdict(each) for each in answer.excluded],
     }
 
 
-def _print(answer: Choice, images: Mapping[str, str]) -> None:
-    pairs({"machine": _shown(answer.machine)})
-    for remark in answer.machine.remarks:
-        log(remark)
-    best = answer.recommended
-    rows = {each.preset: _row(each, images[each.recipe]) for each in answer.fits}
-    first = [rows.pop(each.preset) for each in best]
-    loads = any(each.downloadable for each in answer.fits)
-    none = "None of these is known to fit" if loads else "No model of these can be downloaded"
-    title = "More presets of these models" if best else none
-    more = [(), (title,), *rows.values()] if rows else []
-    if answer.fits:
-        line("")
-        table(HEADER, [*first, *more], drops=DROPS)
-    if answer.excluded:
-        line("\nDoes not run here")
-        reasons = [(each.preset, "; ".join(each.why)) for each in answer.excluded]
-        table(("preset", "why"), reasons, wraps="why")
-    for each in best:
-        paragraph(f"Known problems of {each.preset}", each.caveats)
-    if best:
-        context = f" --context {best[0].other_context}" if best[0].other_context else ""
-        line(f"\nStart one: `builder run {best[0].preset}{context}`")
-
-
-def _row(each: Fitting, image: str) -> tuple[str, ...]:
-    memory = UNKNOWN
-    if each.memory is not None:
-        figures = [
-            _taken(need, filled=each.filled) for need in (each.memory, each.other_memory) if need
-        ]
-        memory = f"{figures[0][0]} of {sizes.gib(each.room)} ({figures[0][1]})"
-        memory += "".join(f"; {taken} {by}" for taken, by in figures[1:])
-    elif each.least:
-        memory = f"unknown, at least {_gib(each.least)} of {sizes.gib(each.room)}"
-    measured = each.measured is not None
-    known = measured or (each.on_such_cards and each.tokens_per_second is not None)
+def _cells(each: Option | Proposal, why: str = "") -> tuple[str, ...]:
+    """A row of ``COLUMNS``; memory: ``20 of 31G``, ``15+`` is the least that it takes."""
+    least = f"{each.least / GIB:.0f}+" if each.least else "?"
+    taken = f"{each.memory / GIB:.0f}" if each.memory else least
+    own, speed = each.own, ""
+    if own:
+        computed, number = own.source == "computed", own.tokens_per_second
+        speed = f"{float(f'{number:.2g}'):g}" if computed else f"{number:.1f}"
     return (
-        each.preset,
-        *_speed(each),
-        each.computed.shown if each.computed is not None and not known else "",
-        str(each.context) if each.context else UNKNOWN,
-        memory,
-        each.quantization or UNKNOWN,
-        sizes.shown(each.download) if each.download else UNKNOWN,
-        ", ".join(each.capabilities),
-        each.recipe,
-        f"{each.driver} or newer" if each.driver else UNKNOWN,
-        image,
+        *(each.short_name, each.preset, each.quantization, str(each.context or "")),
+        f"{taken} of {each.room / GIB:.0f}G",
+        f"{each.download / 1e9:.1f}G" if each.download else "",
+        *(speed, own.source if own else "", each.command, why),
     )
 
 
-def _gib(size: int) -> str:
-    return sizes.gib(size).removesuffix(" GiB")
+def _print(
+    answer: Choice,
+    best: Sequence[Option],
+    proposed: Sequence[Proposal],
+    unserved: Sequence[Unserved],
+    *,
+    everything: bool,
+    short: bool,
+) -> None:
+    """The table of a terminal: 80 columns are enough for it."""
+    others = [each for each in answer.fits if everything and not each.recommended]
+    rows: list[tuple[str, ...]] = []
+    for composed, title in ((False, ()), (True, ((), ("Composed here, not published:",)))):
+        named = [each for each in best if each.composed is composed]
+        rows += title if named else ()
+        rows += [_row(each.short_name if short else each.preset, each) for each in named]
+    rows += [(), ("More presets:",)] if others else []
+    rows += [_row(each.preset, each) for each in others]
+    rows += [(), ("Proposed, not published:",)] if proposed else []
+    rows += [_row(f"{n} {each.short_name}", each) for n, each in enumerate(proposed, 1)]
+    line("")
+    header = (f"{PROGRAM} run", *HEADER[: None if everything else -1])
+    table(header, [row[: len(header)] for row in rows], drops=DROPS, right=HEADER[1:-1])
+    figures = [each.own for each in (*best, *others)] + [each.own for each in proposed]
+    used = {figure.source for figure in figures if figure}
+    words = [text for source, text in LEGEND.items() if source in used]
+    words += [text for text in ("? not known", "+ at least") if text[0] in str(rows)]
+    line(f"\n{', '.join(words)}")
+    paragraph("No run is known for", [f"{each.short_name}: {each.why}" for each in unserved])
+    for obstacle in dict.fromkeys(each.obstacle for each in answer.excluded if everything):
+        refused = [each for each in answer.excluded if each.obstacle == obstacle]
+        paragraph(obstacle, [f"{each.preset}: {'; '.join(each.why)}" for each in refused])
 
 
-def _taken(need: MemoryNeed, *, filled: bool) -> tuple[str, str]:
-    by = {
-        "filled": "filled",
-        "estimate": "estimated",
-        "source": "published",
-        "unverified": "published, unverified",
-    }
-    tried = "tried" if filled else "tried, short prompt"
-    return _gib(need.size), by.get(need.by, tried)
+def _row(name: str, each: Option | Proposal) -> tuple[str, ...]:
+    """A row of ``HEADER``: ``~460 c`` is computed; ``245.7 on 5090-laptop`` was published."""
+    _, _, quantization, context, memory, size, speed, source, *_ = _cells(each)
+    tokens = f"{each.context // 1024}K" if context and not each.context % 1024 else context
+    rough = "~" if source == "computed" else ""
+    figure, where = each.figure, ""
+    if figure and figure.card:
+        count = f"{figure.cards} x " if figure.cards > 1 else ""
+        where = f"{figure.tokens_per_second:.1f} on {count}{figure.card}"
+    number = f"{rough}{speed} {source[:1] or '?'}".lstrip()
+    return name, quantization or "?", tokens or "?", memory, size or "?", number, where
 
 
-def _speed(each: Fitting) -> tuple[str, str]:
-    """Tokens in a second, with the context if it is another one; and how that is known.
+def _print_tabs(
+    answer: Choice,
+    best: Sequence[Option],
+    proposed: Sequence[Proposal],
+    unserved: Sequence[Unserved],
+    *,
+    everything: bool,
+    short: bool,  # noqa: ARG001 a pipe gets whole names
+) -> None:
+    """The table of a pipe, with tabs."""
+    rows = [_cells(each) for each in best]
+    rows += [_cells(each) for each in answer.fits if everything and not each.recommended]
+    rows += [_cells(each, "proposed, not published") for each in proposed]
+    none = [""] * (len(COLUMNS) - 3)
+    rows += [(each.short_name, "", *none, each.why) for each in unserved]
+    refused = answer.excluded if everything else ()
+    rows += [(each.short_name, each.preset, *none, "; ".join(each.why)) for each in refused]
+    table(COLUMNS, rows)
 
-    A computed speed has a column of its own.
-    """
-    found = each.measured
-    if found is not None:
-        speed, context = f"{found.tokens_per_second:g}", found.context
-        known = f"measured on such cards, by {found.by or 'a receipt'}"
-    elif each.tokens_per_second is None:
-        return UNKNOWN, UNKNOWN
-    else:
-        speed, context = f"{each.tokens_per_second:g}", each.figure_context
-        count = f"{each.measured_cards} x " if each.measured_cards > 1 else ""
-        where = "such cards" if each.on_such_cards else f"{count}{each.measured_on}"
-        known = f"published on {where}"
-    return f"{speed} at {context}" if context and context != each.context else speed, known
+
+def _tell(
+    best: Sequence[Option], proposed: Sequence[Proposal], unserved: Sequence[Unserved], start: str
+) -> None:
+    """The commands, whole, so that they can be copied, then the known problems of the presets."""
+    if best:
+        _say(f"\nStart the first:\n  {start}")
+    for number, one in enumerate(proposed, start=1):
+        host = f", ~{one.host_memory / GIB:.0f} GiB of host memory" if one.host_memory else ""
+        _say(f"\n{number} {one.short_name}, by {one.recipe}{host}:\n  {one.get}\n  {one.command}")
+    if command := next((lost.command for lost in unserved if lost.command), ""):
+        _say(f"\nTry another file without a card:\n  {command}")
+    for each in best:
+        title = f"Known problems of {each.preset}"
+        caveats = each.caveats[1:] if each.composed else each.caveats  # the table says the first
+        if out().is_terminal:
+            paragraph(title, caveats)
+        elif caveats:
+            log("\n  ".join((f"\n{title}", *caveats)))
+
+
+def _say(text: str) -> None:
+    """Print prose: on standard error where the table is data."""
+    (line if out().is_terminal else log)(text)

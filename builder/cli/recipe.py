@@ -112,7 +112,7 @@ def check(
 
     loaded = catalog_at(catalog)
     presets = preset_files.load(loaded)
-    named = recipes or [*loaded.engines, *presets.entries]
+    named = recipes or [*loaded.engines, *presets.entries, *presets.archived]
     # The file of a preset may be misnamed: MODEL.toml.
     theirs = {name for name in named if is_preset(name) or name in presets.entries}
     wrong = compilers.warnings(loaded.root)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from builder.core.errors import as_started, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 @cache
@@ -68,13 +69,14 @@ def table(
     single_lines: bool = False,
     drops: Sequence[str] = (),
     wraps: str = "",
+    right: Sequence[str] = (),
 ) -> None:
     """Print a table, if it has rows; elsewhere than on a terminal, tabs separate the cells.
 
     A row may have fewer cells than the header.  On a terminal, wide cells wrap; with
     ``single_lines``, they are cut instead.  A table that is too wide loses columns, in the order of
     ``drops``; the column ``wraps`` counts with a width at which it still reads well.  The first
-    column of such a table does not wrap: it has names.
+    column of such a table does not wrap: it has names.  Columns of ``right`` are right-aligned.
     """
     if not rows:
         return
@@ -97,14 +99,24 @@ def table(
     names = bool(drops or wraps) and least <= out().width  # else rich would cut them
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        drawn.add_column(column[0], overflow="fold", no_wrap=names and number == 0)
+        justify: Literal["left", "right"] = "right" if column[0] in right else "left"
+        first = names and number == 0
+        drawn.add_column(column[0], overflow="fold", no_wrap=first, justify=justify)
     for row in zip(*(column[1:] for column in columns), strict=True):
         texts = [Text(as_started(plain(cell))) for cell in row]
         if single_lines:
             for text in texts:
                 text.no_wrap, text.overflow = True, "ellipsis"
         drawn.add_row(*texts)
-    out().print(drawn)
+    _print_short(drawn)
+
+
+def _print_short(drawn: Table) -> None:
+    """Print a table without the blanks at the end of its lines."""
+    with out().capture() as captured:
+        out().print(drawn)
+    for each in captured.get().splitlines():
+        out().file.write(f"{each.rstrip()}\n")
 
 
 def _tabbed(rows: Sequence[Sequence[str]]) -> None:

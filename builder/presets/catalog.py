@@ -1,4 +1,8 @@
-"""The presets of a farm: ``presets/NAME.toml``, checked against its recipes and cards."""
+"""The presets of a farm: ``presets/NAME.toml``, checked against its recipes and cards.
+
+``presets/archive/`` has the presets of cards that no image has code for: they are read and checked,
+and nothing offers them.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ from builder.recipes.schema import Recipe
 
 # Rules of presets that need more than the file: its name, its recipe, the cards, the others.
 
+ARCHIVE = "archive"
 KeyPath = tuple[str | int, ...]
 Finding = tuple[KeyPath, str]  # the path of the key that breaks a rule, and the message
 MOVES = "would move the server from the port of its image: leave it out"
@@ -194,13 +199,14 @@ class BrokenPreset(CatalogFile):
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """The contents of ``presets/``, by the file's name without its suffix."""
+    """The contents of ``presets/`` and of its archive, by the file's name without its suffix."""
 
     entries: Mapping[str, PresetEntry | BrokenPreset]
+    archived: Mapping[str, PresetEntry | BrokenPreset]
 
     def entry(self, name: str) -> PresetEntry | BrokenPreset:
-        """The file of that name; raises ``RecipeError`` where there is none."""
-        entry = self.entries.get(name)
+        """The file of that name, archived or not; raises ``RecipeError`` where there is none."""
+        entry = self.entries.get(name) or self.archived.get(name)
         if entry is None:
             near = suggestion(name, sorted(self.entries))
             raise RecipeError(
@@ -216,11 +222,11 @@ class Presets:
         return entry
 
     def valid(self) -> list[PresetEntry]:
-        """The presets without problems."""
+        """The presets without problems; none of the archive."""
         return [entry for entry in self.entries.values() if isinstance(entry, PresetEntry)]
 
     def of_recipe(self, recipe: str) -> list[PresetEntry | BrokenPreset]:
-        """The presets that name a recipe, also broken ones."""
+        """The presets that name a recipe, also broken ones; none of the archive."""
         return [
             entry
             for entry in self.entries.values()
@@ -229,7 +235,8 @@ class Presets:
 
     def problems(self) -> tuple[Problem, ...]:
         """All problems of all files."""
-        return tuple(problem for each in self.entries.values() for problem in each.problems)
+        files = (*self.entries.values(), *self.archived.values())
+        return tuple(problem for each in files for problem in each.problems)
 
 
 def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Problem, ...]:
@@ -242,7 +249,7 @@ def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Pr
 
 def load(catalog: Catalog) -> Presets:
     """Read the presets beside the recipes of ``catalog``; a broken file breaks its own entry."""
-    return _checked(_drafts(catalog.root), catalog)
+    return _checked(_drafts(catalog.root, archive=True), catalog)
 
 
 def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catalog]:
@@ -250,14 +257,14 @@ def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catal
 
     No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
     """
-    drafts = _drafts(root)
+    drafts = _drafts(root, archive=True)
     named = {draft.model.recipe for draft in drafts if draft.model is not None}
     catalog = load_catalog(root, only={*named, *others})
     return _checked(drafts, catalog), catalog
 
 
 def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
-    """The presets of a recipe by name; only their files are read, in the farm at ``root``.
+    """The presets of a recipe by name, without the archive; no recipe is read.
 
     Raises ``RecipeError`` where one of them is invalid by itself.
     """
@@ -270,22 +277,29 @@ def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
     return found
 
 
-def _drafts(root: Path) -> list[EntryDraft[Preset]]:
-    return drafts_of((root / "presets").glob("*.toml"), Preset)
+def _drafts(root: Path, *, archive: bool = False) -> list[EntryDraft[Preset]]:
+    folder = root / "presets"
+    old = (folder / ARCHIVE).glob("*.toml") if archive else ()
+    return drafts_of((*folder.glob("*.toml"), *old), Preset)
 
 
 def _checked(drafts: Sequence[EntryDraft[Preset]], catalog: Catalog) -> Presets:
     parsed = {draft.name: draft.model for draft in drafts if draft.model is not None}
     lost = [*losses(parsed)]
+    named = Counter(draft.name for draft in drafts)
     entries: dict[str, PresetEntry | BrokenPreset] = {}
+    archived: dict[str, PresetEntry | BrokenPreset] = {}
     for draft in drafts:
         name, preset = draft.name, draft.model
         found = [*findings(name, preset, catalog)] if preset is not None else []
         for path, message in [*found, *(finding for other, finding in lost if other == name)]:
             draft.refuse(path, message)
+        if named[name] > 1:
+            draft.refuse((), f"presets/ and presets/{ARCHIVE}/ both have this file")
+        place = archived if draft.file.parent.name == ARCHIVE else entries
         if preset is None or draft.problems:
             problems = tuple(draft.problems)
-            entries[name] = BrokenPreset(name, draft.file, draft.text, preset, problems)
+            place[name] = BrokenPreset(name, draft.file, draft.text, preset, problems)
         else:
-            entries[name] = PresetEntry(name, draft.file, draft.text, preset)
-    return Presets(entries)
+            place[name] = PresetEntry(name, draft.file, draft.text, preset)
+    return Presets(entries, archived)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import IntEnum
-from functools import cached_property
+from enum import StrEnum
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from builder.core import sizes
-from builder.core.errors import FitError, WorldError
+from builder.core.errors import PROGRAM, FitError, WorldError
 from builder.core.log import Log
 from builder.core.platforms import Platform
 from builder.docker import gpus
@@ -31,9 +31,10 @@ from builder.presets import cards, command, is_preset, model_names, named, shape
 from builder.presets.cards import USABLE, Card, HostCard, Machine, host_card, is_listed_as
 from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
 from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
+from builder.presets.service import OPTIONS_OF_PLACES
 from builder.presets.shapes import (
     OFFLOADING,
-    Computed,
+    Figure,
     MemoryNeed,
     NotComputedError,
     computed_speed,
@@ -46,6 +47,7 @@ from builder.recipes.schema import Recipe
 if TYPE_CHECKING:
     from builder.presets.receipts import ReceiptEntry
 
+PROPOSED = "llama-cpp"  # the engine of runs that are proposed: it reads every GGUF
 AUTO = "auto"  # in place of a card's name: the cards of this machine
 
 # The requirements of a preset: code for the card, a driver, memory.
@@ -131,24 +133,11 @@ DIFFERENCE = 0.1  # share by which figures of one memory differ, so that both ar
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiptFigure:
-    """A figure of a receipt: a run of a preset, as it is."""
-
-    tokens_per_second: float  # the mean of the runs
-    interval: tuple[float, float] | None = None
-    """The mean's, with 95 % confidence; None for one run."""
-    context: int | None = None
-    runs: int | None = None
-    by: str = ""
-    receipt: str = ""  # name of its file without the suffix
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """A receipt of a preset: its figures, one for each context, and its cards."""
 
     cards: tuple[tuple[str, int], ...]  # name and MiB, as nvidia-smi lists them
-    figures: tuple[ReceiptFigure, ...]
+    figures: tuple[Figure, ...]
 
 
 SOURCES = {"trial": "as tried", "filled": "with a full context", "estimate": "as estimated"}
@@ -157,73 +146,86 @@ TEMPLATE = "--chat-template-kwargs"
 WORDS = re.compile(r"[-_/:@\s]+")
 
 
-class Standing(IntEnum):
+class Standing(StrEnum):
     """How well a preset is known on a machine's cards, the best first."""
 
-    MEASURED = 0  # by a receipt of such cards
-    PUBLISHED = 1  # its figure was published for such cards
-    ELSEWHERE = 2  # its figure was published for other cards
-    COMPUTED = 3  # it has no figure but a computed speed
-    UNKNOWN = 4
+    MEASURED = "measured"  # by a receipt of such cards
+    PUBLISHED = "published"  # its figure was published for such cards
+    ELSEWHERE = "elsewhere"  # its figure was published for other cards
+    COMPUTED = "computed"  # it has no figure but a computed speed
+    UNKNOWN = "unknown"
     """It has no figure at all, or neither its context nor its memory is known: whether it fits is
     then not known, either."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fitting:
-    """A preset that runs on the machine."""
+class Obstacle(StrEnum):
+    """The kinds of reasons why a preset does not run, as headings of a list."""
+
+    IMAGE = "No image for this card"
+    REFUSED = "Image refused by its checks"
+    CARDS = "More cards needed"
+    DRIVER = "Driver too old"
+    CONTEXT = "Context shorter than asked for, or not known"
+    MEMORY = "Too little memory"
+    UNKNOWN = "Memory not known, and published on a larger card"
+
+
+Reason = tuple[Obstacle, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A preset that runs on the machine; sizes are bytes, None and empty texts not known.
+
+    ``choose --json`` and the site's ``index.json`` have these names.
+    """
 
     preset: str
-    quantization: str
-    download: int  # bytes of its models; 0: not known
-    downloadable: bool
-    """Whether each of its models has a repository.  Without one, the user has to name a file."""
+    short_name: str
+    model: str
     recipe: str
+    recommended: bool  # the first certain one of its model that can be downloaded
+    certain: bool = False
+    """It is known to fit, not by a figure that nobody confirmed, and so is the driver."""
+    quantization: str
+    download: int | None
+    composed: bool  # for this farm: nobody published such a run, and its first caveat says so
+    needs_file: bool  # one of its models has no repository: the user has to name a file
     context: int  # tokens; 0: the engine's own default
     other_context: int | None  # the context, where it is not the preset's own
-    tokens_per_second: float | None  # as published; None: it was not
-    figure_context: int  # the context of that figure; 0: not known
-    measured_on: str
-    measured_cards: int
-    on_such_cards: bool  # whether that figure is of the machine's cards
-    measured: ReceiptFigure | None
-    """The figure of a receipt on such cards, which comes before the published figure."""
-    computed: Computed | None
-    """The speed that the bandwidth of the machine's cards allows; None: it cannot be computed."""
+    known: Standing
+    figure: Figure | None
+    """The best that is known: by a receipt, as published, or computed."""
+    computed: Figure | None  # for this card, beside a ``figure`` of another one
     not_computed: str
-    memory: MemoryNeed | None
-    """The largest known figure; None: not known; the machine has as much memory as the card of the
-    publication."""
-    other_memory: MemoryNeed | None
+    memory: int | None
+    """The largest known figure; None: the machine has as much as the card of the publication."""
+    memory_by: str
+    other_memory: int | None
     """The smallest known figure, where both differ by more than ``DIFFERENCE``."""
-    least: int  # bytes of the weights and of the cache, the least that the run takes; 0: not known
-    certain: bool
-    """Whether it is known that it fits, not by a figure that nobody confirmed, and that the driver
-    is new enough."""
+    least: int | None  # the weights and the cache: the least that the run takes
     filled: bool  # whether it is known that prompts fill the context in so much memory
+    room: int  # memory of its cards
     driver: str
     capabilities: tuple[str, ...]
-    room: int
-    caveats: tuple[str, ...]
+    caveats: tuple[str, ...]  # of this card, without those that the image mends
+    command: str
 
     @property
-    def standing(self) -> Standing:
-        """How well it is known on the machine's cards."""
-        if self.measured is not None:
-            return Standing.MEASURED
-        if not (self.context or self.memory):
-            return Standing.UNKNOWN
-        if self.tokens_per_second is None:
-            return Standing.COMPUTED if self.computed else Standing.UNKNOWN
-        return Standing.PUBLISHED if self.on_such_cards else Standing.ELSEWHERE
+    def own(self) -> Figure | None:
+        """The speed on the machine's own card; None: not known."""
+        return self.computed if self.figure is None or self.figure.card else self.figure
 
 
 @dataclass(frozen=True, slots=True)
-class Excluded:
-    """A preset that does not run on the machine."""
+class Refusal:
+    """A preset that does not run on the machine, and why."""
 
     preset: str
+    short_name: str
+    model: str
     why: tuple[str, ...]
+    obstacle: Obstacle  # of the first reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +233,20 @@ class Choice:
     """All presets that were asked for."""
 
     machine: Machine
-    fits: tuple[Fitting, ...]  # the best known first, then the fastest
-    excluded: tuple[Excluded, ...]
-    models: Mapping[str, str]  # the short name of each preset's model, by the preset's name
+    fits: tuple[Option, ...]  # the best known first, then the fastest
+    excluded: tuple[Refusal, ...]
+    context: int = 0  # the least that was asked for
 
     @property
-    def recommended(self) -> tuple[Fitting, ...]:
+    def recommended(self) -> tuple[Option, ...]:
         """The first preset of each model that can be downloaded and is known to fit."""
-        first: dict[str, Fitting] = {}
-        for each in self.fits:
-            if each.downloadable and each.certain:
-                first.setdefault(self.models[each.preset], each)
-        return tuple(first.values())
+        return tuple(each for each in self.fits if each.recommended)
+
+    @property
+    def models(self) -> list[tuple[str, str]]:
+        """The short name and the name of the model of each preset."""
+        found = [(each.short_name, each.model) for each in self.fits]
+        return [*found, *((each.short_name, each.model) for each in self.excluded)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +270,6 @@ class Question:
 
 def matching(entries: Sequence[PresetEntry], text: str) -> list[PresetEntry]:
     """The presets whose name or model has every word of ``text``, in any case."""
-
     wanted = WORDS.sub(" ", text.lower()).split()
     found = []
     for entry in entries:
@@ -277,20 +280,29 @@ def matching(entries: Sequence[PresetEntry], text: str) -> list[PresetEntry]:
     return found
 
 
-def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
-    """The presets that run on the machine, and the others with their reasons."""
-    answers = [_Run(entry, question).answer() for entry in entries]
-    fits = sorted((each for each in answers if isinstance(each, Fitting)), key=_place)
-    excluded = tuple(each for each in answers if isinstance(each, Excluded))
-    names = {entry.name: entry.preset.model.name for entry in entries}
-    return Choice(question.machine, tuple(fits), excluded, model_names(names))
+def choose(
+    entries: Sequence[PresetEntry], question: Question, models: Mapping[str, str] | None = None
+) -> Choice:
+    """The presets that run on the machine, and the others with their reasons.
+
+    ``models`` are the short names of the presets' models, by preset; None: by these presets.
+    """
+    models = models or model_names({entry.name: entry.preset.model.name for entry in entries})
+    answers = [_Run(entry, question).answer(models[entry.name]) for entry in entries]
+    fits, done = [], set()
+    for each in sorted((each for each in answers if isinstance(each, Option)), key=_place):
+        first = each.certain and not each.needs_file and each.short_name not in done
+        done |= {each.short_name} if first else set()
+        fits.append(replace(each, recommended=first))
+    excluded = (each for each in answers if isinstance(each, Refusal))
+    return Choice(question.machine, tuple(fits), tuple(excluded), question.context)
 
 
-def _place(found: Fitting) -> tuple[bool, Standing, float, str]:
-    speed = found.measured.tokens_per_second if found.measured else found.tokens_per_second
-    if found.standing is Standing.COMPUTED and found.computed:
-        speed = found.computed.tokens_per_second
-    return not found.downloadable, found.standing, -(speed or 0), found.preset
+def _place(found: Option) -> tuple[bool, int, bool, float, str]:
+    own, standing = found.own, [*Standing].index(found.known)
+    figure = own or found.figure
+    speed = figure.tokens_per_second if figure else 0
+    return found.needs_file, standing, own is None, -speed, found.preset
 
 
 def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:
@@ -302,12 +314,13 @@ def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:
     asked = question.context or own
     larger = preset.published_context is None and asked > own
     run = _Run(entry, replace(question, context=own if larger else asked))
-    found = run.answer()
-    why = list(found.why) if isinstance(found, Excluded) else []
+    found = run.answer("")
+    why = list(found.why) if isinstance(found, Refusal) else []
     if long := too_long(preset, question):
         return (*why, *long)
     if larger and not why:
-        why += filter(None, [run.no_room(asked, run.figures(asked), published=not own)])
+        lacks = run.no_room(asked, run.figures(asked), published=not own)
+        why += [lacks[1]] if lacks else []
     return tuple(why)
 
 
@@ -330,10 +343,7 @@ def capabilities(preset: Preset) -> tuple[str, ...]:
     vLLM, "Tool Calling" and "Reasoning Outputs": ``--enable-auto-tool-choice``,
     ``--reasoning-parser``.
     """
-    options = {
-        command.option_of(first): first.partition("=")[2] or " ".join(values)
-        for first, *values in command.groups(preset.serve.arguments)
-    }
+    options = command.values_of(preset.serve.arguments)
     try:
         template = json.loads(options.get(TEMPLATE, ""))
     except ValueError:
@@ -348,15 +358,12 @@ def capabilities(preset: Preset) -> tuple[str, ...]:
     return tuple(found)
 
 
-def figure_on(
-    runs: Sequence[Measured], cards: Sequence[HostCard], context: int
-) -> ReceiptFigure | None:
+def figure_on(runs: Sequence[Measured], cards: Sequence[HostCard], context: int) -> Figure | None:
     """The figure of the newest run on such cards: of the context, else of its largest one."""
     for run in runs:
         left = list(cards)
         for name, memory in run.cards:
-            same = (card for card in left if is_listed_as(card, name, memory))
-            card = next(same, None)
+            card = next((card for card in left if is_listed_as(card, name, memory)), None)
             if card is None:
                 break
             left.remove(card)
@@ -368,57 +375,42 @@ def figure_on(
     return None
 
 
+def run_words(name: str, preset: Preset, context: int | None) -> list[str]:
+    """The words after ``run`` that start a preset: with FILE for each model without a repository
+    and file, which the user has to name."""
+    words = [name, *(["--context", str(context)] if context else [])]
+    for place, file in preset.files.items():
+        if file.repository is None and not file.whole and file.file is None:
+            words += [OPTIONS_OF_PLACES[place], "FILE"]
+    return words
+
+
 def _options(preset: Preset, question: Question) -> dict[str, str]:
     recipe = question.catalog.engine(preset.recipe).recipe
     written = command.written(preset, recipe, (), question.options)
     return command.values_by_setting(written, recipe)
 
 
-@dataclass(frozen=True)
 class _Run:
-    entry: PresetEntry
-    question: Question
+    """A preset on the cards of a question's machine."""
 
-    @property
-    def preset(self) -> Preset:
-        return self.entry.preset
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        return self.question.catalog.engine(self.preset.recipe).recipe
-
-    @cached_property
-    def cards(self) -> list[HostCard]:
-        """The cards of the machine that it would get: they have most memory."""
-        machine = self.question.machine
+    def __init__(self, entry: PresetEntry, question: Question) -> None:
+        self.name, self.preset, self.question = entry.name, entry.preset, question
+        self.recipe = question.catalog.engine(self.preset.recipe).recipe
+        self.trial = question.trials.get(entry.name)
+        self.options = _options(self.preset, question)
+        machine = question.machine
         largest = sorted(machine.cards, key=lambda card: -card.memory)
         able = (each for each in largest if runs_on(self.recipe, each.capability, machine.platform))
-        return list(islice(able, self.preset.cards))
-
-    @cached_property
-    def published_card(self) -> Card | None:
-        return self.question.cards.get(self.preset.card)
-
-    @cached_property
-    def trial(self) -> PresetUse | None:
-        return self.question.trials.get(self.entry.name)
-
-    @cached_property
-    def options(self) -> dict[str, str]:
-        return _options(self.preset, self.question)
-
-    @cached_property
-    def changed(self) -> bool:
+        self.cards = [*islice(able, self.preset.cards)]  # those with most memory
+        self.part = largest_part(self.recipe, self.options, len(self.cards) or 1)
         own = command.values_by_setting(self.preset.serve.arguments, self.recipe)
-        new = command.values_by_setting(self.question.options, self.recipe)
+        new = command.values_by_setting(question.options, self.recipe)
         differ = {name for name, value in new.items() if own.get(name) != value}
-        return self.question.other_model or bool(RESIZING & differ)
+        self.changed = question.other_model or bool(RESIZING & differ)
+        self.published_card = question.cards.get(self.preset.card)
 
-    @cached_property
-    def part(self) -> float | None:
-        return largest_part(self.recipe, self.options, len(self.cards))
-
-    @cached_property
+    @property
     def smaller_cards(self) -> bool:
         own = self.published_card
         if own is None:
@@ -441,46 +433,59 @@ class _Run:
         found = memory_figures(self.preset, context, result, self.trial)
         return [each for each in found if each.by == "trial" or each.size >= weights]
 
-    def answer(self) -> Fitting | Excluded:
+    def answer(self, short_name: str) -> Option | Refusal:
         wanted, contexts = self.question.context, self.contexts()
         wide = [each for each in contexts if each[0] >= wanted]
-        if why := [*self.unable(), *([] if wide else [self.too_short(contexts[0][0])])]:
-            return Excluded(self.entry.name, tuple(why))
-        lacks = ""
-        # With a requested context, the smallest that is enough comes first; else the largest.
-        for context, result in reversed(wide) if wanted else wide:
+        why = [*self.unable(), *([] if wide else [self.too_short(contexts[0][0])])]
+        fitting, lacks = (None, None) if why else self.with_room(wide)
+        if fitting is not None:
+            return self.option(short_name, *fitting)
+        why += [lacks] if lacks else []
+        texts = tuple(text for _, text in why)
+        return Refusal(self.name, short_name, self.preset.model.name, texts, why[0][0])
+
+    def with_room(
+        self, contexts: Sequence[tuple[int, Result | None]]
+    ) -> tuple[tuple[int, Result | None, list[MemoryNeed]] | None, Reason | None]:
+        """The context with room on the cards, with its result and figures; else what lacks.
+
+        With a requested context, the smallest that is enough comes first; else the largest.
+        """
+        wanted, use, lacks = self.question.context, self.trial, None
+        for context, result in reversed(contexts) if wanted else contexts:
             known = self.figures(context, result)
             fault = self.no_room(context, known)
             if not fault:
-                return self.fitting(context, result, known)
+                return (context, result, known), None
             # Report the fault of the smallest context.
             lacks = lacks if lacks and wanted else fault
-        use = self.trial
         if use is None or use.smaller is None or wanted > use.context:
-            return Excluded(self.entry.name, (lacks,))
+            return None, lacks
         # Between both trials: the requested context, else the largest multiple of STEP with room.
         least, last = use.smaller.context, use.context // STEP * STEP
         multiples = range(last, least - 1, -STEP)
         tries = (max(wanted, least),) if wanted else multiples
         if context := next(filter(self.has_room, tries), 0):
-            return self.fitting(context, None, self.figures(context))
+            return (context, None, self.figures(context)), None
         if wanted:
             lacks = self.no_room(wanted, self.figures(wanted))
-            if fits := next(filter(self.has_room, multiples), 0):
-                lacks = f"{lacks}; a context of {fits} tokens fits"
-        return Excluded(self.entry.name, (lacks,))
+            fits = next(filter(self.has_room, multiples), 0)
+            if lacks and fits:
+                lacks = lacks[0], f"{lacks[1]}; a context of {fits} tokens fits"
+        return None, lacks
 
-    def unable(self) -> Iterator[str]:
+    def unable(self) -> Iterator[Reason]:
         recipe, machine, cards = self.recipe, self.question.machine, self.cards
         if refused := self.question.refused.get(recipe.name):
-            yield refused
+            yield Obstacle.REFUSED, refused
         if why := [*no_image(recipe, machine.cards, machine.platform)]:
-            yield from why
-        elif len(cards) < self.preset.cards:
-            yield f"it needs {self.preset.cards} cards, this machine has {len(cards)} for it"
+            yield from ((Obstacle.IMAGE, each) for each in why)
+        elif (lack := self.preset.cards - len(cards)) > 0:
+            yield Obstacle.CARDS, f"it needs {self.preset.cards} cards: {lack} more"
         driver = driver_on(recipe, self.question.catalog, cards)
         if gpus.is_older(machine.driver, driver):
-            yield f"the driver {machine.driver} is too old: it needs {driver} or newer"
+            what = f"the driver {machine.driver} is too old: it needs {driver} or newer"
+            yield Obstacle.DRIVER, what
 
     def contexts(self) -> list[tuple[int, Result | None]]:
         """The contexts that it was published with, and the figure of each; largest first.
@@ -501,51 +506,60 @@ class _Run:
                 found[context] = result
         return sorted(found.items(), key=lambda each: -each[0])
 
-    def too_short(self, largest: int) -> str:
+    def too_short(self, largest: int) -> Reason:
         wanted, published = self.question.context, self.preset.published_context or 0
-        if not largest:
-            return f"its context is not known, {wanted} tokens are asked for"
-        text = f"its context is {largest} tokens, {wanted} are asked for"
-        if largest >= published:
-            return text
-        return f"{text}; the published {published} did not fit the {self.preset.card}"
+        known = f"{largest} tokens" if largest else "not known"
+        text = f"its context is {known}, {wanted} are asked for"
+        if largest and largest < published:
+            text += f"; the published {published} did not fit the {self.preset.card}"
+        return Obstacle.CONTEXT, text
 
     def has_room(self, context: int) -> bool:
         known = self.figures(context)
         return bool(known) and not self.no_room(context, known)
 
-    def no_room(self, context: int, known: Sequence[MemoryNeed], *, published: bool = True) -> str:
-        """What the run lacks on its cards; empty: nothing is known.
+    def no_room(
+        self, context: int, known: Sequence[MemoryNeed], *, published: bool = True
+    ) -> Reason | None:
+        """What the run lacks on its cards; None: nothing is known.
 
         ``known`` are its figures.  ``published``: cards as small as the cards of the publication
         are enough where nothing else is known of its memory, and smaller ones are not.
         """
         cards = self.cards
         if unknown := [card.name for card in cards if not card.memory]:
-            return f"the memory of the {unknown[0]} is not known"
+            return Obstacle.UNKNOWN, f"the memory of the {unknown[0]} is not known"
         least = None if self.question.other_model else self.least(context)
         if least and (lacks := self.lacks(sum(least), of_share=True)):
             what = "its weights and its cache take" if least[1] else "its weights take"
-            return f"{what} {sizes.gib(sum(least))} at least{lacks}"
+            return Obstacle.MEMORY, f"{what} {sizes.gib(sum(least))} at least{lacks}"
         if known:
             need = known[0]
             by = SOURCES.get(need.by, "as published")
             whole = need.by in {"source", "unverified"} and sum(need.kinds.values()) == need.size
             lacks = self.lacks(need.on(cards), of_share=whole)
-            return f"it takes {sizes.gib(need.on(cards))} ({by}){lacks}" if lacks else ""
+            text = f"it takes {sizes.gib(need.on(cards))} ({by}){lacks}"
+            return (Obstacle.MEMORY, text) if lacks else None
         if not published or self.changed or not self.smaller_cards:
-            return ""
+            return None
         card = self.published_card
         if card is None:
-            return f"its memory is not known, nor the memory of the {self.preset.card}"
-        ran = sizes.gib(card.memory * self.preset.cards)
-        return f"its memory is not known; it ran with {ran}, and here are {self.room}"
+            text = f"its memory is not known, nor the memory of the {self.preset.card}"
+        else:
+            ran = sizes.gib(card.memory * self.preset.cards)
+            made = "is composed for" if self.preset.composed else "ran with"
+            text = f"its memory is not known; it {made} {ran}, {self.has}"
+        return Obstacle.UNKNOWN, text
 
     @property
-    def room(self) -> str:
-        if self.part is not None and len(self.cards) > 1:
-            return " and ".join(sizes.gib(card.memory) for card in self.cards)
-        return sizes.gib(sum(card.memory for card in self.cards))
+    def has(self) -> str:
+        """The memory of the cards, as a sentence."""
+        cards = self.cards
+        if len(cards) == 1:
+            return f"this card has {sizes.gib(cards[0].memory)}"
+        if self.part is None:
+            return f"these cards have {sizes.gib(sum(card.memory for card in cards))}"
+        return f"these cards have {' and '.join(sizes.gib(card.memory) for card in cards)}"
 
     def lacks(self, size: int, *, of_share: bool) -> str:
         """How much the cards have too little for a run; empty: they have enough."""
@@ -558,51 +572,92 @@ class _Run:
         if lacking <= 0:
             return ""
         of_them = f", of which it may take {share:.0%}" if share < 1 else ""
-        return f"{each}, and here are {self.room}{of_them}: {sizes.gib(ceil(lacking))} too little"
+        return f"{each}; {self.has}{of_them}: {sizes.gib(ceil(lacking))} too little"
 
-    def fitting(self, context: int, result: Result | None, known: list[MemoryNeed]) -> Fitting:
+    def option(
+        self, short_name: str, context: int, result: Result | None, known: list[MemoryNeed]
+    ) -> Option:
         preset, cards, use, own = self.preset, self.cards, self.trial, self.published_card
         room = sum(card.memory for card in cards)
         full = bool(use and use.filled and context <= use.context and room >= use.memory)
-        figure = result or preset.published
         files = [file.known_size for file in preset.files.values()]
-        computed, not_computed = None, ""
+        measured = figure_on(self.question.receipts.get(self.name, ()), cards, context)
+        published, computed, not_computed = self.published(result), None, ""
         try:
-            bandwidth = own.bandwidth if own is not None else 0
-            computed = computed_speed(preset, self.recipe.engine, cards[0].bandwidth, bandwidth)
+            published_at = own.bandwidth if own is not None else 0
+            computed = computed_speed(preset, self.recipe.engine, cards[0].bandwidth, published_at)
         except NotComputedError as error:
             not_computed = str(error)
+        figure = measured or published or computed
+        standing = Standing.UNKNOWN
+        if measured:
+            standing = Standing.MEASURED
+        elif figure and (context or known):
+            standing = Standing.COMPUTED if not published else Standing.PUBLISHED
+            standing = Standing.ELSEWHERE if figure.card else standing
+        other = None if context in {0, preset.serve.context} else context
         differ = bool(known) and known[0].size > known[-1].size * (1 + DIFFERENCE)
-        confirmed = any(each.by in {"trial", "filled", "source"} for each in known)
-        catalog, driver = self.question.catalog, self.question.machine.driver
-        # An image without CUDA's version may need the newest of all drivers.
-        newest = oldest_driver(self.recipe, catalog) or max(layout.OLDEST_DRIVERS.values())
-        return Fitting(
-            preset=self.entry.name,
-            quantization=preset.model.quantization or "",
-            download=sum(size for size in files if size) if all(files) else 0,
-            downloadable=preset.downloadable,
+        return Option(
+            preset=self.name,
+            short_name=short_name,
+            model=preset.model.name,
             recipe=preset.recipe,
+            recommended=False,  # ``choose`` decides
+            certain=self.certain(known),
+            quantization=preset.model.quantization or "",
+            download=sum(size for size in files if size) if all(files) else None,
+            composed=preset.composed,
+            needs_file=not preset.downloadable,
             context=context,
-            other_context=None if context in {0, preset.serve.context} else context,
-            tokens_per_second=round(figure.tokens_per_second.middle, 2) if figure else None,
-            figure_context=preset.context_of(figure) if figure else 0,
-            measured_on=preset.card,
-            measured_cards=preset.cards,
-            on_such_cards=own is not None and all(card == host_card(own) for card in cards),
-            measured=figure_on(self.question.receipts.get(self.entry.name, ()), cards, context),
-            computed=computed,
-            not_computed=not_computed,
-            memory=known[0] if known else None,
-            other_memory=known[-1] if differ else None,
-            least=sum(self.least(context) or ()),
-            certain=(not self.smaller_cards or confirmed) and not gpus.is_older(driver, newest),
+            other_context=other,
+            known=standing,
+            figure=figure,
+            computed=computed if figure and figure.card else None,
+            not_computed="" if figure else not_computed,
+            memory=known[0].size if known else None,
+            memory_by=known[0].by if known else "",
+            other_memory=known[-1].size if differ else None,
+            least=sum(self.least(context) or ()) or None,
             filled=full or (bool(known) and known[0].by == "filled"),
-            driver=driver_on(self.recipe, catalog, cards),
-            capabilities=capabilities(preset),
             room=room,
-            caveats=(*preset.slower(figure), *(each.shown for each in preset.caveat)),
+            driver=driver_on(self.recipe, self.question.catalog, cards),
+            capabilities=capabilities(preset),
+            caveats=tuple(self.caveats(result or preset.published)),
+            command=shlex.join([PROGRAM, "run", *run_words(self.name, preset, other)]),
         )
+
+    def published(self, result: Result | None) -> Figure | None:
+        """The published figure, with its card unless the machine has such cards."""
+        preset, own = self.preset, self.published_card
+        result = result or preset.published
+        if result is None:
+            return None
+        here = own is not None and all(card == host_card(own) for card in self.cards)
+        return Figure(
+            round(result.tokens_per_second.middle, 2),
+            context=preset.context_of(result) or None,
+            card="" if here else preset.card,
+            cards=preset.cards,
+        )
+
+    def certain(self, known: Sequence[MemoryNeed]) -> bool:
+        """Whether it is known that it fits, not by a figure that nobody confirmed, and that the
+        driver is new enough."""
+        confirmed = any(each.by in {"trial", "filled", "source"} for each in known)
+        # An image without CUDA's version may need the newest of all drivers.
+        newest = oldest_driver(self.recipe, self.question.catalog)
+        newest = newest or max(layout.OLDEST_DRIVERS.values())
+        ran = not (self.smaller_cards or self.preset.composed)  # on cards with no more memory
+        return (ran or confirmed) and not gpus.is_older(self.question.machine.driver, newest)
+
+    def caveats(self, figure: Result | None) -> Iterator[str]:
+        """The known problems on these cards."""
+        yield from self.preset.notes(figure)
+        own = self.published_card
+        larger = own is not None and all(card.memory * USABLE > own.memory for card in self.cards)
+        for each in self.preset.caveat:
+            if each.only is None or (each.only == "memory" and not larger):
+                yield each.shown
 
 
 # What is known of presets beside their files: trials, this machine's records, and receipts.
@@ -638,9 +693,18 @@ class Known:
     """The digest of the newest image that this machine verified, by recipe."""
     invalid: int  # receipts that do not count
 
-    def choice(self, machine: Machine, context: int = 0) -> Choice:
-        """The presets that run on a machine with at least so many tokens of context."""
-        return choose(self.entries, replace(self.question, machine=machine, context=context))
+    def choice(self, machine: Machine, context: int = 0, text: str = "") -> Choice:
+        """The presets that run on a machine with at least so many tokens of context.
+
+        Only those whose name or model has the words of ``text``.
+        """
+        question = replace(self.question, machine=machine, context=context)
+        return choose(matching(self.entries, text), question, self.models)
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The short name of each preset's model, by the preset's name."""
+        return model_names({entry.name: entry.preset.model.name for entry in self.entries})
 
 
 def known(
@@ -663,7 +727,8 @@ def known(
             found = checked(catalog, datetime.now(UTC))
             receipts, invalid = found.entries, len(found.invalid)
         measured = of_presets(receipts, catalog, entries)
-    trials, refused, digests = tried(catalog.root, state, entries)
+    others = [name for name in catalog.engines if name.startswith(f"{PROPOSED}-")]
+    trials, refused, digests = tried(catalog.root, state, entries, others)
     published = cards.known(catalog.root, {entry.preset.card for entry in entries})
     question = Question(
         Machine(()), catalog, published, trials=trials, receipts=measured, refused=refused
@@ -711,9 +776,11 @@ def _verified(state: Path, recipe: str) -> _Record | None:
 def of_farm(root: Path) -> tuple[Presets, Catalog]:
     """The presets of the farm at ``root``, and the recipes that they and its receipts name.
 
-    No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
+    Beside them, only recipes of llama.cpp with a trial are read, for proposals.  Raises
+    ``RecipeError`` where the farm has no recipes.
     """
-    recipes = set()
+    recipes = {file.stem for file in (root / TRIALS).glob(f"{PROPOSED}-b*.json")}
+    recipes = {name for name in recipes if (root / "recipes" / f"{name}.toml").exists()}
     for file in (root / "receipts").glob("*.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):  # reported by ``known``
             recipes.add(str(json.loads(file.read_bytes())["image"]["recipe"]))

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 # biases and routers are not quantized, the output has six bits at least, and a tensor whose rows
 # do not divide into blocks of 256 gets a type with blocks of 32.
 
-LADDER = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16", "F32")
+LADDER = ("IQ2_XXS", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16", "F32")
 USUAL = "Q4_K"  # where no size is wanted
 USUAL_OF_PROJECTORS = "F16"
 OUTPUT = "Q6_K"  # the least type of the output
 # tensor_type_fallback of src/llama-quant.cpp
-FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+FALLBACKS = dict.fromkeys(("IQ2_XXS", "Q2_K", "Q3_K"), "Q4_0")
+FALLBACKS |= {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 ALIGNMENT = 32  # bytes
 CLOSE = 1 << 20  # bytes: closer is not looked for

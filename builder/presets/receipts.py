@@ -27,8 +27,9 @@ from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.presets import choose, command
 from builder.presets.cards import DRIVER, plain_name
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Measured, ReceiptFigure
+from builder.presets.choose import Measured
 from builder.presets.schema import ModelFile, Preset
+from builder.presets.shapes import Figure
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
 from builder.recipes.schema import Recipe
@@ -293,7 +294,7 @@ def interval(point: ReceiptFigures) -> tuple[float, float] | None:
 
 def _measured(entry: ReceiptEntry) -> Measured:
     figures = [
-        ReceiptFigure(
+        Figure(
             tokens_per_second=round(point.mean, 2),
             interval=interval(point),
             runs=len(point.runs),

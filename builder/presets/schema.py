@@ -1,5 +1,6 @@
-"""The format of a preset: one published run of a recipe's image, and how to repeat it.
+"""The format of a preset: a run of a recipe's image that somebody published, and how to repeat it.
 
+A preset without a source and results was composed for this farm: nobody published such a run.
 A fact that the source does not state is absent.  A stated fact that nobody could confirm is in the
 preset, and named in ``[unverified]``.
 """
@@ -426,6 +427,10 @@ class Caveat(Model):
     """The problem, in a sentence."""
     thread: Annotated[str, StringConstraints(pattern=THREAD), PLAIN] | None = None
     """Where it is discussed: "Anbeeld/beellama.cpp#7"."""
+    only: Literal["memory", "HAMi", "source"] | None = None
+    """Where alone it holds: on cards with no more memory than the preset's; on vGPU hosts; for the
+    published run or its engine, not for this image. Default: everywhere. `choose` shows it where
+    it holds."""
 
     @property
     def shown(self) -> str:
@@ -434,14 +439,15 @@ class Caveat(Model):
 
 
 class Preset(Model):
-    """A run of a recipe's image on a card, as it was published."""
+    """A run of a recipe's image on a card, as it was published or composed for this farm."""
 
     recipe: Text
     """Name of the recipe whose image is run."""
     summary: Text
     """The run and its card, in one line."""
     card: Name
-    """Card that it was run on: a file of ``cards/``, or listed in ``[unverified]``."""
+    """Card that it was run on, or is composed for: a file of ``cards/``, or listed in
+    ``[unverified]``."""
     cards: Annotated[int, Field(ge=1, le=8)] = 1
     """Number of these cards."""
     loses_to: Text | None = None
@@ -481,6 +487,11 @@ class Preset(Model):
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
+    def composed(self) -> bool:
+        """Whether it was composed for this farm: nobody published such a run."""
+        return self.source is None and not self.result
+
+    @property
     def files(self) -> dict[str, ModelFile]:
         """Its models by ``model``, ``draft`` and ``mmproj``."""
         found = {place: getattr(self, table) for place, table in TABLES.items()}
@@ -497,9 +508,10 @@ class Preset(Model):
         own = [each for each in self.result if each.of_preset]
         return max(own, key=self.context_of, default=None)
 
-    def slower(self, figure: Result | None) -> tuple[str, ...]:
-        """The sentences on what was faster: another preset, or the run without speculation."""
-        found = [f"{self.loses_to} is faster on the same card"] if self.loses_to else []
+    def notes(self, figure: Result | None) -> tuple[str, ...]:
+        """The sentences on its origin, and on what was faster: a preset, or no speculation."""
+        found = ["nobody published this run: it was composed here"] if self.composed else []
+        found += [f"{self.loses_to} is faster on the same card"] if self.loses_to else []
         if figure is not None and figure.loses:
             found.append(f"without speculation it was {figure.baseline:g} tokens/s")
         return (*found,)

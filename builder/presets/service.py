@@ -233,7 +233,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         read_only=recipe.serve is not None and not recipe.start,
         user=int(uid) if uid.isdigit() else None,
         notes=tuple(f"{note.shown}{old and f' This is about {old}'}" for note, old in caveats),
-        slower=preset.slower(preset.published) if preset else (),
+        slower=preset.notes(preset.published) if preset else (),
         missing=files.missing,
         incomplete=files.incomplete,
     )

@@ -16,15 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, model_validator
 
 from builder.core.errors import RecipeError, suggestion
 from builder.core.farm import installed
 from builder.presets.cards import HostCard
 from builder.presets.command import values_of
-from builder.presets.schema import Preset, PresetUse, Result
+from builder.presets.schema import ModelFile, Preset, PresetUse, Result
 from builder.recipes.catalog import read_model
-from builder.recipes.fields import Model, Text
+from builder.recipes.fields import PLAIN, WEB_URL, Model, Text
 
 TINY = "tiny"  # the folder of shapes that stand for no published model
 Value = str | bool | int | float | list[bool] | list[int] | list[float]
@@ -69,6 +69,26 @@ class TensorFile(Model):
     size.  A value with an element for each layer has the one of the layer."""
 
 
+class ListedFile(ModelFile):
+    """A GGUF that a repository of the Hugging Face Hub lists; its size has a source."""
+
+    source: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
+    """Address of the page that states the size."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.known_size or 0
+
+    @model_validator(mode="after")
+    def _require_what_a_list_has(self) -> ListedFile:
+        if self.repository is None or self.file is None or not self.of_quantization([self.file]):
+            raise ValueError("give repository, quantization, and a file that is named by it")
+        if self.known_size is None:
+            raise ValueError('give size in bytes, or published_size: "9.4 GB"')
+        return self
+
+
 class ShapeFile(Model):
     """``shapes/NAME.toml``: a model."""
 
@@ -84,9 +104,23 @@ class ShapeFile(Model):
     layers: list[Layers]
     repositories: list[Text] = Field(default_factory=list)
     """Repositories of the Hugging Face Hub whose files have this shape."""
+    same: list[Text] = Field(default_factory=list)
+    """Names of other models whose tensors have this shape."""
     tokenizer: Tokenizer | None = None
     values: dict[str, Value]
     """By key, without the architecture before it: ``attention.head_count``."""
+    file: list[ListedFile] = Field(default_factory=list)
+    """Files of ``repositories`` whose size somebody states."""
+
+    @model_validator(mode="after")
+    def _require_own_files(self) -> ShapeFile:
+        names = [(each.repository, each.file) for each in self.file]
+        if len({*names}) < len(names):
+            raise ValueError("a file is listed twice")
+        for repository, file in names:
+            if repository not in self.repositories:
+                raise ValueError(f"{file} is of {repository}, which is not in repositories")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +144,19 @@ def shape_names() -> tuple[str, ...]:
 @cache
 def published_shape() -> Mapping[str, str]:
     """The shape of the models of a repository of the Hugging Face Hub, by its name."""
-    files = {name: read_model(_folder() / f"{name}.toml", ShapeFile) for name in shape_names()}
-    return {repository: name for name, file in files.items() for repository in file.repositories}
+    files = _shape_files().items()
+    return {repository: name for name, file in files for repository in file.repositories}
+
+
+def listed_files(name: str) -> list[ListedFile]:
+    """The files that repositories list of the model of a shape, the largest first."""
+    file = _shape_files().get(name)
+    return sorted(file.file if file else [], key=lambda each: -each.bytes)
+
+
+@cache
+def _shape_files() -> Mapping[str, ShapeFile]:
+    return {name: read_model(_folder() / f"{name}.toml", ShapeFile) for name in shape_names()}
 
 
 @cache
@@ -285,19 +330,23 @@ class NotComputedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """A computed speed: tokens in a second of one stream, after a short prompt."""
+class Figure:
+    """A speed on a card."""
 
-    tokens_per_second: float
-    interval: tuple[float, float]  # nine of ten runs that were compared are within it
+    tokens_per_second: float  # the mean of the runs
+    interval: tuple[float, float] | None = None
+    """Of a receipt: the mean's, with 95 % confidence; of a computed speed: nine of ten runs."""
+    context: int | None = None
+    runs: int | None = None
+    by: str = ""
+    receipt: str = ""  # name of its file without the suffix
+    card: str = ""  # another card than the machine's, which it was published for
+    cards: int = 1
 
     @property
-    def shown(self) -> str:
-        """With the two digits that are worth showing: "~95 (83-130)"."""
-        speed, low, high = (
-            f"{float(f'{each:.2g}'):g}" for each in (self.tokens_per_second, *self.interval)
-        )
-        return f"~{speed} ({low}-{high})"
+    def source(self) -> Literal["receipt", "computed", "published"]:
+        """How it is known."""
+        return "receipt" if self.receipt else "computed" if self.interval else "published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +365,8 @@ class DecodeStep:
 
 def computed_speed(
     preset: Preset, engine: str, bandwidth: int, published: int, filled: int = FILLED
-) -> Computed:
-    """The speed of a preset on a card.
+) -> Figure:
+    """The speed of a preset on a card: of one stream, after a short prompt.
 
     ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
     the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
@@ -337,21 +386,22 @@ def computed_speed(
         tokens = own.tokens_per_second.middle * step(preset, engine).seconds(published)
     speed = tokens / now.seconds(bandwidth)
     low, high = (round(speed * share, 2) for share in INTERVAL)
-    return Computed(round(speed, 2), (low, high))
+    return Figure(round(speed, 2), (low, high))
 
 
 def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
     size, options = _size(preset), values_of(preset.serve.arguments)
-    drafts = preset.drafter is not None or bool(
-        {"--spec-type", "--speculative-config"} & {*options}
-    )
+    if OFFLOADING & options.keys():
+        raise NotComputedError("the machine's memory holds a part of it")
+    itself = _drafts_itself(preset, options)
+    drafts = itself or preset.drafter is not None
     drafted = _drafted(options) if drafts else 0
     accepted = _acceptance(preset)
     tokens = (
         1.0 if not drafts else 1 + drafted * accepted if drafted and accepted is not None else None
     )
-    shape = model_shape(preset, own_drafts=drafts and preset.drafter is None)
+    shape = model_shape(preset, own_drafts=itself)
     if shape is None:
         return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
     weights = weight_bytes(shape, size, checkpoint=preset.model.whole)
@@ -360,6 +410,10 @@ def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     read += _drafter(preset, weights, shape, drafted)
     read += cache_bytes(shape, *cache_bits(options), filled)
     return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
+
+
+def _drafts_itself(preset: Preset, options: Mapping[str, str]) -> bool:
+    return preset.drafter is None and bool({"--spec-type", "--speculative-config"} & options.keys())
 
 
 def _size(preset: Preset) -> int:
@@ -401,8 +455,8 @@ def _acceptance(preset: Preset) -> float | None:
 
 def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
     """The model's shape, by the model's name; with its MTP block if it drafts itself."""
-    name = re.sub(r"[\s_/]+", "-", preset.model.name.lower())
-    known = shape_names()
+    known, name = shape_names(), re.sub(r"[\s_/]+", "-", preset.model.name.lower())
+    name = next((of for of, file in _shape_files().items() if name in file.same), name)
     if own_drafts and f"{name}-mtp" in known:
         return shape_of(f"{name}-mtp")
     return shape_of(name) if name in known else None

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from builder.build import compilers as tables
 from builder.build.compilers import Table, Thread
 from builder.build.record import Record, newest_good
 from builder.build.reports import KeptTrials, kept_of
+from builder.core import errors
 from builder.core.errors import WorldError
 from builder.core.files import workspace
 from builder.core.log import Log
@@ -35,10 +36,11 @@ from builder.presets import cards, choose, exports
 from builder.presets import catalog as preset_files
 from builder.presets.cards import Card
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Excluded, Fitting, Known, ReceiptFigure, known
+from builder.presets.choose import Known, Obstacle, Refusal, known
+from builder.presets.proposals import Proposal, Unserved, proposals
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
-from builder.presets.service import OPTIONS_OF_PLACES, Run, download_command, mounted, service
+from builder.presets.service import Run, download_command, mounted, service
 from builder.publish import spdx
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
@@ -190,14 +192,6 @@ class ImageFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure(ReceiptFigure):
-    """A speed on a card."""
-
-    card: str = ""
-    cards: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class NextStep:
     """A missing part, and the command that brings it; empty: the user has to bring it."""
 
@@ -205,46 +199,12 @@ class NextStep:
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option(choose.Option):
     """A preset that runs on a card."""
 
-    preset: str
-    short_name: str
-    recommended: bool
-    recipe: str
-    model: str
-    quantization: str
-    download: int | None
-    context: int
-    needs_file: bool
-    known: str
-    figure: Figure | None
-    computed: Figure | None
-    not_computed: str
-    memory: int | None
-    memory_by: str
-    driver: str
-    capabilities: tuple[str, ...]
-    caveats: tuple[str, ...]
-    command: str
-    other_context: int | None
     compose: str
     missing: tuple[NextStep, ...]
-    other_memory: int | None = None
-    least: int | None = None
-    filled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A preset that does not run on a card, and why."""
-
-    preset: str
-    short_name: str
-    model: str
-    why: tuple[str, ...]
-    next: NextStep | None
 
 
 CardKind = Literal["desktop", "laptop", "other", "unsupported"]
@@ -261,8 +221,10 @@ class CardFact:
     kind: CardKind
     capability: str
     memory: int
-    fits: tuple[Option, ...]
-    excluded: tuple[Refusal, ...]
+    fits: tuple[Option, ...] = ()
+    excluded: tuple[Refusal, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    unserved: tuple[Unserved, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +313,8 @@ PROGRAM = "./farm"
 """Starts ``builder`` in a checkout, which the first page says how to get."""
 MODELS = "./models"
 """The models directory, beside the file."""
+SOME_HOME = Path("/home/somebody")
+"""Stands for the home directory of a reader, which a shell knows as ~."""
 
 
 def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact, ...]:
@@ -371,102 +335,43 @@ def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact,
 
 def _card(name: str, card: Card, known: Known, published: Collection[str]) -> CardFact:
     presets = {entry.name: entry.preset for entry in known.entries}
-    catalog, refused = known.question.catalog, known.question.refused
-    machine = cards.machine_with(catalog.root, [name])
-    without = {
-        recipe
-        for recipe in {each.recipe for each in presets.values()}
-        if any(choose.no_image(catalog.engine(recipe).recipe, machine.cards, machine.platform))
-    }
-    answer = known.choice(machine)
-    models, best = answer.models, {each.preset for each in answer.recommended}
-    fits = [
-        _option(
-            each,
-            presets[each.preset],
-            short_name=models[each.preset],
-            recommended=each.preset in best,
-            published=each.recipe in published,
-        )
+    answer = known.choice(cards.machine_with(known.question.catalog.root, [name]))
+    fits = tuple(
+        _option(each, presets[each.preset], published=each.recipe in published)
         for each in answer.fits
-    ]
-
-    def place(each: Excluded) -> tuple[bool, bool]:
-        model = presets[each.preset].model
-        return model.repository is None, model.whole
-
-    # A step for each model without a preset that runs: with a file of a known repository first.
-    excluded, served = [], {models[each.preset] for each in answer.fits}
-    for each in sorted(answer.excluded, key=place):
-        preset, short = presets[each.preset], models[each.preset]
-        useless = preset.cards > 1 or preset.recipe in {*without, *refused} or short in served
-        step = None if useless else _next(preset, name)
-        served |= {short} if step else set()
-        excluded.append(Refusal(each.preset, short, preset.model.name, each.why, step))
+    )
     kind: CardKind = "laptop" if "Laptop" in card.name else "desktop"
     kind = kind if "GeForce" in card.name else "other"
-    kind = "unsupported" if without == {each.recipe for each in presets.values()} else kind
+    obstacles = {each.obstacle for each in answer.excluded}
+    if not fits and Obstacle.IMAGE in obstacles <= {Obstacle.IMAGE, Obstacle.REFUSED}:
+        return CardFact(name, card.name, "unsupported", card.capability, card.memory)
     facts = (name, card.name, kind, card.capability, card.memory)
-    return CardFact(*facts, tuple(fits), tuple(excluded))
-
-
-def _next(preset: Preset, card: str) -> NextStep:
-    """What a user of a card can try whose memory a preset does not fit."""
-    model, file = preset.model, "OWNER/NAME"
-    why = f"A smaller quantization than {model.repository}"
-    if not model.whole:
-        why = f"A smaller file of {model.repository or model.name}"
-        file = f"{model.repository or file}:FILE"
-    words = [PROGRAM, "fit", preset.recipe, "--model", file, "--card", card]
-    return NextStep(f"{why} may fit. Try it without the card", shlex.join(words))
-
-
-OF_FITTING = (
-    *("preset", "recipe", "quantization", "context", "driver", "capabilities", "caveats"),
-    *("other_context", "filled"),
-)
-"""The facts of an option that are a ``Fitting``'s own."""
-
-
-def _option(
-    found: Fitting, preset: Preset, *, short_name: str, recommended: bool, published: bool
-) -> Option:
-    context, figure, own = found.other_context, None, found.computed
-    computed = Figure(own.tokens_per_second, own.interval) if own else None
-    if found.measured is not None:
-        figure = Figure(**asdict(found.measured))
-    elif found.tokens_per_second is not None:
-        figure = Figure(
-            tokens_per_second=found.tokens_per_second,
-            context=found.figure_context or None,
-            card="" if found.on_such_cards else found.measured_on,
-            cards=found.measured_cards,
-        )
-    # Models without a repository have to be named by the user.
-    unknown = [place for place, file in _unnamed(preset).items() if file.repository is None]
-    given = [word for place in unknown for word in (OPTIONS_OF_PLACES[place], "FILE")]
-    words = [found.preset, *(["--context", str(context)] if context else []), *given]
-    missing = _missing(preset, words, published=published)
-    same: dict[str, Any] = {name: getattr(found, name) for name in OF_FITTING}
-    return Option(
-        **same,
-        short_name=short_name,
-        recommended=recommended,
-        model=preset.model.name,
-        download=found.download or None,
-        needs_file=not found.downloadable,
-        known=found.standing.name.lower(),
-        figure=figure or computed,
-        computed=computed if figure and figure.card else None,
-        not_computed="" if figure else found.not_computed,
-        memory=found.memory.size if found.memory else None,
-        memory_by=found.memory.by if found.memory else "",
-        command=shlex.join([PROGRAM, "run", *words]),
-        compose="" if missing else f"compose/{found.preset}{f'-{context}' if context else ''}.yaml",
-        missing=missing,
-        other_memory=found.other_memory.size if found.other_memory else None,
-        least=found.least or None,
+    proposed, unserved = proposals(known, answer, SOME_HOME / "models", name)
+    own = (
+        replace(each, get=_anywhere(each.get), command=_anywhere(each.command)) for each in proposed
     )
+    lost = (replace(each, command=_anywhere(each.command)) for each in unserved)
+    return CardFact(*facts, fits, answer.excluded, tuple(own), tuple(lost))
+
+
+def _anywhere(command: str) -> str:
+    """A command of this process, as a reader starts it in a checkout."""
+    here = command.replace(str(SOME_HOME), "~")
+    return (
+        f"{PROGRAM} {here.removeprefix(errors.PROGRAM).lstrip()}"
+        if here.startswith(f"{errors.PROGRAM} ")
+        else here
+    )
+
+
+def _option(found: choose.Option, preset: Preset, *, published: bool) -> Option:
+    context = found.other_context
+    words = choose.run_words(found.preset, preset, context)
+    missing = _missing(preset, words, published=published)
+    same: dict[str, Any] = {each.name: getattr(found, each.name) for each in fields(found)}
+    same["command"] = _anywhere(found.command)
+    path = f"compose/{found.preset}{f'-{context}' if context else ''}.yaml"
+    return Option(**same, compose="" if missing else path, missing=missing)
 
 
 def _unnamed(preset: Preset) -> dict[str, ModelFile]:

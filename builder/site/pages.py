@@ -26,7 +26,7 @@ from builder.core.web import github_page
 from builder.docker.gpus import version_numbers
 from builder.image import code_paths as code
 from builder.publish.nights import NightlyRun
-from builder.site.facts import CardFact, Figure, ImageFact, Option, Site
+from builder.site.facts import CardFact, ImageFact, Option, Site
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -159,13 +159,8 @@ def _names(site: Site) -> dict[str, str]:
     }
 
 
-def _own(option: Option) -> Figure | None:
-    """The figure for the page's own card: of a receipt, published for it, or computed."""
-    return option.computed if option.figure is None or option.figure.card else option.figure
-
-
 def _fastest(card: CardFact) -> float:
-    figures = [figure for each in card.fits if (figure := _own(each))]
+    figures = [figure for each in card.fits if (figure := each.own)]
     ends = [each.interval[1] if each.interval else each.tokens_per_second for each in figures]
     return max(ends, default=1)
 
@@ -211,7 +206,6 @@ def _environment() -> Environment:
         "gib": sizes.gib,
         "named": lambda text: urlsplit(text).hostname if WEB.fullmatch(text) else text,
         "nightly": _nights,
-        "own": _own,
         "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
         "share": _share,
         "size": sizes.shown,

@@ -47,11 +47,8 @@ TEXTS = "map((each) => each.textContent)"
 NAMES = f"[...document.querySelectorAll('.card')].{SHOWN}.map((each) => each.dataset.card)"
 COUNT = f"{CARD}.querySelector('.count').textContent"
 PRESETS = f"[...{CARD}.querySelectorAll('tbody tr')].{SHOWN}.map((row) => row.dataset.preset)"
-PICKS = f"[...{CARD}.querySelectorAll('.pick .preset')].{TEXTS}"
-REFUSED = (
-    f"[...{CARD}.querySelectorAll('[data-refused]')].filter((each) => !each.closest('[hidden]'))"
-    ".map((each) => each.dataset.refused)"
-)
+PICKS = f"[...{CARD}.querySelectorAll('.picks .preset')].{TEXTS}"
+REFUSED = f"[...{CARD}.querySelectorAll('.excluded li:not([hidden]) li:not([hidden])')].{TEXTS}"
 PICKED = (
     f"(() => {{ const picks = {CARD}.querySelector('.picks').cloneNode(true);"
     "for (const each of picks.querySelectorAll('.copy, details > :not(summary)')) each.remove();"

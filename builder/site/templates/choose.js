@@ -42,12 +42,12 @@ function picked(row) {
   return made;
 }
 
-// The first row of each model, without those whose model's file the user has to name.
+// The first row of each model that is known to fit, and whose file need not be named by the user.
 function best(rows) {
   const found = new Map();
   for (const row of rows) {
-    const { group, unnamed } = row.dataset;
-    if (!found.has(group) && unnamed === undefined) found.set(group, row);
+    const { group, sure } = row.dataset;
+    if (!found.has(group) && sure !== undefined) found.set(group, row);
   }
   return [...found.values()];
 }
@@ -66,7 +66,7 @@ function sorted(rows) {
 
 // Lists the presets that do not run, also by the filters; returns their number.
 function refuse(section, rows, wanted) {
-  const list = section.querySelector(".others > ul");
+  const list = section.querySelector(".excluded > ul");
   for (const each of list.querySelectorAll(".filtered")) each.remove();
   const reasons = new Map();
   for (const row of rows) {
@@ -76,15 +76,26 @@ function refuse(section, rows, wanted) {
       add(item, "span", why, "why");
       reasons.set(why, add(item, "ul"));
     }
-    if (why) Object.assign(add(reasons.get(why), "li", row.dataset.preset).dataset, { group: row.dataset.group, refused: row.dataset.preset });
+    if (why) add(reasons.get(why), "li", row.dataset.preset).dataset.group = row.dataset.group;
   }
-  const excluded = section.querySelector(".excluded");
-  for (const each of excluded.querySelectorAll("[data-refused]")) each.hidden = Boolean(wanted.model) && each.dataset.group !== wanted.model;
-  const shown = (part) => [...part.querySelectorAll("[data-refused]")].filter((each) => !each.hidden).length;
-  for (const part of excluded.querySelectorAll("li:has(li)")) part.hidden = !shown(part);
-  for (const part of excluded.children) part.hidden = !shown(part);
-  section.querySelector(".refused").textContent = shown(list);
-  return shown(excluded);
+  let count = 0;
+  for (const reason of list.children) {
+    const names = [...reason.querySelectorAll("li")];
+    for (const each of names) each.hidden = Boolean(wanted.model) && each.dataset.group !== wanted.model;
+    const shown = names.filter((each) => !each.hidden).length;
+    reason.hidden = !shown;
+    count += shown;
+  }
+  return count;
+}
+
+// Filters the runs that are proposed, and the models without one.
+function propose(section, wanted) {
+  for (const part of section.querySelectorAll(".proposed")) {
+    const items = [...part.querySelectorAll("li")];
+    for (const each of items) each.hidden = (wanted.model && each.dataset.group !== wanted.model) || ("context" in each.dataset && Boolean(whyNot(each, wanted)));
+    part.hidden = items.every((each) => each.hidden);
+  }
 }
 
 function show(section, rows, wanted) {
@@ -95,8 +106,11 @@ function show(section, rows, wanted) {
   section.querySelector("tbody").append(...sorted(rows));
   section.querySelector(".picks").replaceChildren(...best(ranked).map(picked));
   section.querySelector(".listed").hidden = !ranked.length;
-  const count = `${ranked.length} of ${ranked.length + refuse(section, rows, wanted)}`;
-  if (!ranked.length) section.querySelector(".others").open = true;
+  propose(section, wanted);
+  const refused = refuse(section, rows, wanted);
+  section.querySelector(".excluded").hidden = !refused;
+  section.querySelector(".refused").textContent = refused;
+  const count = `${ranked.length} of ${ranked.length + refused}`;
   section.querySelector(".count").textContent = count;
   for (const head of section.querySelectorAll("th[data-key]")) {
     const { key } = head.dataset;

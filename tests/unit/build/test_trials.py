@@ -26,7 +26,7 @@ from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
 from support.kernel_summaries import summary_of
 from support.preset_uses import use_of
-from support.shipped import RECIPES
+from support.shipped import PRESETS, RECIPES
 
 NAME = "qwen3.6-27b-dflash@5090-laptop"
 RECIPE = "beellama-0.1.1"
@@ -243,9 +243,11 @@ def test_a_preset_without_a_trial_has_the_reason() -> None:
         RECIPES, {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
     )
     assert NAME not in found
-    assert "no code for compute capability 8.6" in found["qwen3.6-35b-a3b@3090"]
     assert "does not name a file of" in found["qwen3.6-27b-mtp@5090-laptop"]
-    assert "extends another" in found["qwen3.6-27b-awq@3090"]
+    assert "extends another" in found["gemma-4-26b-a4b-awq@5090"]
+    old = PRESETS.preset("qwen3.6-35b-a3b@3090")
+    (why,) = reports.why_untried(RECIPES, {old.name: old.preset}).values()
+    assert "no code for compute capability 8.6" in why
 
 
 def test_spills_that_grew_are_named_with_the_commit_before() -> None:

@@ -192,12 +192,15 @@ def test_a_command_reads_only_the_files_that_it_needs() -> None:
     recipes = [file.stem for file in (REPOSITORY / "recipes").glob("*.toml")]
     assert sorted(opened("list")) == sorted(recipes)
     assert opened("show", "hello-sm120-0.1.0") == ["hello-sm120-0.1.0"]
-    of_presets = sorted({entry.preset.recipe for entry in PRESETS.valid()})
+    presets = [*PRESETS.valid(), *PRESETS.archived.values()]
+    of_presets = sorted({entry.preset.recipe for entry in presets if entry.preset})
     assert len(of_presets) < len(recipes)
     assert sorted(opened("list", "--presets")) == of_presets
     assert sorted(opened("show", "qwen3.6-27b-dflash@5090-laptop")) == of_presets
-    cards = {"5080", *(entry.preset.card for entry in PRESETS.valid())}
-    assert sorted(opened("choose", "--card", "5080")) == sorted([*of_presets, *cards])
+    cards = {"5050", *(entry.preset.card for entry in PRESETS.valid())}
+    proposed = {file.stem for file in (REPOSITORY / "trials").glob("llama-cpp-b*.json")}
+    wanted = [*{*of_presets, *proposed}, *cards]
+    assert sorted(opened("choose", "--card", "5050")) == sorted(wanted)
 
 
 def test_only_the_command_that_is_called_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from support.farms import Farm
         ([], "recipe", "recipes"),
         (["--base"], "base", "recipes/bases"),
         (["--preset"], "preset", "presets"),
+        (["--preset"], "preset", "presets/archive"),
     ],
 )
 def test_the_schema_is_the_committed_one_and_takes_every_recipe(

@@ -121,7 +121,7 @@ def test_a_short_name_is_the_best_preset_that_runs_on_the_card(
 
 @pytest.mark.usefixtures("models")
 def test_a_card_that_cannot_run_it_is_refused_and_with_print_a_warning(builder: Builder) -> None:
-    reason = "its weights take 13.9 GiB at least, and here are 7.5 GiB: 6.4 GiB too little"
+    reason = "its weights take 13.9 GiB at least; this card has 7.5 GiB: 6.4 GiB too little"
     for command in (("run", PRESET), ("export", PRESET, "--allow-incomplete")):
         done = builder(*command, "--card", "5060")
         assert (done.returncode, reason in done.stderr) == (15, True), done.stderr

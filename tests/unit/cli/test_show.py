@@ -99,10 +99,16 @@ def test_list_has_every_preset_with_its_speed(builder: Builder) -> None:
     assert [row[0] for row in rows] == names
     (row,) = [row for row in rows if row[0] == PRESET]
     assert row[1:4] == ["beellama-0.1.1", "5090-laptop", "107.54 (101.7-119.38) tokens/s"]
-    assert {row[2] for row in rows if "@2x3090" in row[0]} == {"2 x 3090"}
     found = json.loads(builder("list", "--presets", "--json").stdout)["presets"]
     assert [each["name"] for each in found] == names
     assert all(each["preset"]["recipe"] and each["problems"] == [] for each in found)
+
+
+def test_show_reads_an_archived_preset_that_list_leaves_out(builder: Builder) -> None:
+    name = "qwen3.6-35b-a3b-awq-mtp@2x3090"
+    assert (REPOSITORY / "presets" / "archive" / f"{name}.toml").exists()
+    assert name not in builder("list", "--presets").stdout
+    assert "2 x 3090" in builder("show", name).stdout
 
 
 def test_list_has_the_problems_of_presets(builder: Builder, catalog: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_card_of_the_same_name_is_another_one() -> None:
 
 def test_a_card_with_too_little_memory() -> None:
     found = why(chosen(PRESET, "5080"))
-    assert "RTX 5080: its weights and its cache take 16.9 GiB at least, and here are" in found
+    assert "RTX 5080: its weights and its cache take 16.9 GiB at least; this card has" in found
 
 
 def test_a_larger_context_is_the_users_choice_unless_it_was_published_and_too_large() -> None:
@@ -94,7 +94,7 @@ def test_the_larger_of_a_recorded_trial_and_the_source_counts() -> None:
     assert chosen(PRESET, "5090-laptop", trial=small) == ALL
     assert "it takes 93.1 GiB (as tried)" in why(chosen(PRESET, "5090", trial=large))
     less = why(chosen("qwen3.6-27b-dflash-buun@5090-laptop", "5080", trial=use_of(16 * 10**9)))
-    assert "at least, and here are" in less
+    assert "at least; this card has" in less
 
 
 @pytest.mark.parametrize("target", [PRESET, "hello-sm120"])

@@ -11,7 +11,7 @@ from builder.core import sizes
 from builder.engines.device_code import runs_on
 from builder.presets import cards, shapes
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Choice, Question, Standing, choose, matching
+from builder.presets.choose import Choice, Option, Question, Standing, choose, matching
 from builder.presets.schema import ContextUse, Preset, PresetUse
 from builder.presets.shapes import MemoryNeed
 from simulator.selection import Capability
@@ -21,7 +21,7 @@ from support.shipped import PRESETS, RECIPES
 
 CARDS = cards.every(REPOSITORY)
 MEMORY = {name: card.memory for name, card in CARDS.items()}
-HERE = f"here are {sizes.gib(MEMORY['5080'])}"
+HERE = f"this card has {sizes.gib(MEMORY['5080'])}"
 
 
 def lacking(size: int) -> str:
@@ -65,6 +65,10 @@ def chosen(
     return choose(entries, Question(here, RECIPES, CARDS, context, trials))
 
 
+def speed(found: Option) -> float | None:
+    return found.figure.tokens_per_second if found.figure else None
+
+
 def why_not(found: Choice) -> str:
     assert not found.fits
     return "; ".join(reason for each in found.excluded for reason in each.why)
@@ -77,12 +81,14 @@ def test_the_fastest_is_first_and_one_without_a_figure_last() -> None:
         preset("fast", SWEEP),
     ]
     found = chosen(entries)
-    assert [(each.preset, each.tokens_per_second) for each in found.fits] == [
+    assert [
+        (each.preset, each.figure and each.figure.tokens_per_second) for each in found.fits
+    ] == [
         ("fast", 80),
         ("slow", 71),
         ("none", None),
     ]
-    assert {each.measured_on for each in found.fits} == {"5090-laptop"}
+    assert {each.figure.card for each in found.fits if each.figure} == {"5090-laptop"}
     assert not found.excluded
 
 
@@ -98,16 +104,27 @@ def test_the_best_known_is_first() -> None:
         preset("m-unknown", "serve = { context = 4096 }"),
     ]
     found = chosen(entries, "5090-laptop")
-    assert [(each.preset, each.standing) for each in found.fits] == [
+    assert [(each.preset, each.known) for each in found.fits] == [
         ("m-here", Standing.PUBLISHED),
         ("m-elsewhere", Standing.ELSEWHERE),
-        ("m-elsewhere-unsure", Standing.UNKNOWN),
         ("m-here-unsure", Standing.UNKNOWN),
+        ("m-elsewhere-unsure", Standing.UNKNOWN),
         ("m-unknown", Standing.UNKNOWN),
     ]
     # Its memory alone shows that it fits.
     (tried,) = chosen(entries[2:3], "5090-laptop", trial=use_of(10**9)).fits
-    assert tried.standing is Standing.PUBLISHED
+    assert tried.known is Standing.PUBLISHED
+
+
+def test_a_composed_preset_is_recommended_where_it_was_tried_alone() -> None:
+    composed = preset("qwen3.6-27b@5090-laptop", "serve = { context = 32768 }")
+    assert composed.preset.composed
+    found = chosen([composed], "5090-laptop")
+    assert [each.recommended for each in found.fits] == [False]
+    assert not found.recommended
+    assert "it is composed for" in why_not(chosen([composed], "5080"))
+    (tried,) = chosen([composed], "5080", trial=use_of(12 << 30)).recommended
+    assert tried.caveats[0].startswith("nobody published this run")
 
 
 def test_a_preset_whose_models_nobody_can_download_is_last_and_never_recommended() -> None:
@@ -115,11 +132,11 @@ def test_a_preset_whose_models_nobody_can_download_is_last_and_never_recommended
     entries = [
         preset("qwen3.6-27b-nowhere@5090", SWEEP, model={"name": "Qwen3.6 27B"}),
         preset("qwen3.6-27b-drafter@5090", SWEEP, drafter=unnamed),
-        preset("qwen3.6-27b@5090", "serve = { context = 4096 }"),
+        preset("qwen3.6-27b@5090", UNTOLD),
     ]
     found = chosen(entries, "5090-laptop")
     assert found.fits[0].preset == "qwen3.6-27b@5090"
-    assert [each.downloadable for each in found.fits] == [True, False, False]
+    assert [each.needs_file for each in found.fits] == [False, True, True]
     assert [each.preset for each in found.recommended] == ["qwen3.6-27b@5090"]
     assert not chosen(entries[:2], "5090-laptop").recommended
 
@@ -128,8 +145,8 @@ def test_the_flagship_gets_a_preset_that_can_start() -> None:
     answer = choose(
         PRESETS.valid(), Question(cards.machine_with(REPOSITORY, ["5090"]), RECIPES, CARDS)
     )
-    (best,) = (each for each in answer.recommended if answer.models[each.preset] == "qwen3.6-27b")
-    assert best.downloadable
+    (best,) = (each for each in answer.recommended if each.short_name == "qwen3.6-27b")
+    assert not best.needs_file
     assert best.context
 
 
@@ -148,15 +165,14 @@ def test_a_computed_speed_is_below_every_published_one_and_above_none() -> None:
         preset("unsure", "result = []", model=SIZED),
     ]
     found = chosen(entries).fits
-    assert [(each.preset, each.standing) for each in found] == [
+    assert [(each.preset, each.known) for each in found] == [
         ("slow-elsewhere", Standing.ELSEWHERE),
         ("computed", Standing.COMPUTED),
-        ("unknown", Standing.UNKNOWN),
         ("unsure", Standing.UNKNOWN),
+        ("unknown", Standing.UNKNOWN),
     ]
-    assert found[1].computed is not None
-    assert found[1].tokens_per_second is None
-    assert (found[2].computed, found[2].not_computed) == (
+    assert [each.own is not None for each in found] == [False, True, True, False]
+    assert (found[3].figure, found[3].not_computed) == (
         None,
         "the size of its model is not known",
     )
@@ -174,8 +190,8 @@ def test_a_computed_speed_is_for_the_card_that_the_preset_would_run_on() -> None
     speeds = []
     for name in ("5090", "5080"):
         (found,) = chosen([bare], name).fits
-        assert found.computed is not None
-        speeds.append(found.computed.tokens_per_second)
+        assert found.own is not None
+        speeds.append(found.own.tokens_per_second)
     assert speeds[0] > 1.5 * speeds[1]
 
 
@@ -196,33 +212,33 @@ def test_the_download_is_known_where_every_file_is() -> None:
     (one,) = chosen([preset("one", model=sized, drafter=drafter)]).fits
     assert one.download == 1_500_000_010
     (other,) = chosen([preset("other", drafter=drafter)]).fits
-    assert other.download == 0
+    assert other.download is None
 
 
 def test_the_largest_published_context_that_fits_is_taken() -> None:
     (wide,) = chosen([preset("sweep", SWEEP)], "5090-laptop").fits
-    assert (wide.context, wide.tokens_per_second) == (131072, 80)
+    assert (wide.context, speed(wide)) == (131072, 80)
     (narrow,) = chosen([preset("sweep", SWEEP)], "5080").fits
-    assert (narrow.context, narrow.tokens_per_second) == (32768, 90)
-    assert narrow.memory == MemoryNeed(12 * 10**9, "source")
+    assert (narrow.context, speed(narrow)) == (32768, 90)
+    assert (narrow.memory, narrow.memory_by) == (12 * 10**9, "source")
 
 
 def test_the_context_that_is_asked_for_decides() -> None:
     (enough,) = chosen([preset("sweep", SWEEP)], context=32000).fits
-    assert (enough.context, enough.tokens_per_second) == (32768, 90)
+    assert (enough.context, speed(enough)) == (32768, 90)
     reason = why_not(chosen([preset("sweep", SWEEP)], "5080", context=64000))
-    assert reason == f"it takes 18.6 GiB (as published), and {lacking(20 * 10**9)}"
+    assert reason == f"it takes 18.6 GiB (as published); {lacking(20 * 10**9)}"
     reason = why_not(chosen([preset("sweep", SWEEP)], context=200000))
     assert reason == "its context is 131072 tokens, 200000 are asked for"
     reason = why_not(chosen([preset("own", "result = []")], context=1000))
-    assert reason == "its context is not known, 1000 tokens are asked for"
+    assert reason == "its context is not known, 1000 are asked for"
 
 
 def test_a_published_context_that_does_not_fit_is_not_taken() -> None:
     text = WIDE.replace("mean = 70 }", "mean = 70 }, context = 262144")
     narrow = preset("narrow", f"{text}\npublished_context = 262144")
     (found,) = chosen([narrow], "5090-laptop").fits
-    assert (found.context, found.tokens_per_second, found.figure_context) == (131072, 70, 262144)
+    assert (found.context, speed(found)) == (131072, 70)
     assert why_not(chosen([narrow], "5090-laptop", context=200000)) == (
         "its context is 131072 tokens, 200000 are asked for; "
         "the published 262144 did not fit the 5090-laptop"
@@ -237,7 +253,7 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
     (found,) = chosen([preset("untold")], "5090").fits
     assert found.memory is None
     assert why_not(chosen([preset("untold")], "5080")) == (
-        f"its memory is not known; it ran with {sizes.gib(MEMORY['5090-laptop'])}, and {HERE}"
+        f"its memory is not known; it ran with {sizes.gib(MEMORY['5090-laptop'])}, {HERE}"
     )
     elsewhere = preset("elsewhere", card="h100-80gb")
     assert (
@@ -248,7 +264,7 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
 def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
     kinds = "[memory]\nunit = 'GiB'\nkinds = { weights = 15, 'KV cache' = 1 }"
     assert why_not(chosen([preset("kinds", kinds)], "5080")) == (
-        f"it takes 16.0 GiB (as published), and {lacking(16 << 30)}"
+        f"it takes 16.0 GiB (as published); {lacking(16 << 30)}"
     )
     part = "serve = { context = 4096 }\n[memory]\nkinds = { 'KV cache' = 1 }"
     assert "its memory is not known" in why_not(chosen([preset("part", part)], "5080"))
@@ -260,11 +276,11 @@ def test_a_trial_counts_before_the_source() -> None:
     assert "it takes 23.3 GiB (as tried)" in reason
     # The trial is of the preset's own context; a smaller one has a figure of its own.
     (narrow,) = chosen([preset("sweep", SWEEP)], "5080", trial=trial).fits
-    assert (narrow.context, narrow.memory) == (32768, MemoryNeed(12 * 10**9, "source"))
+    assert (narrow.context, narrow.memory, narrow.memory_by) == (32768, 12 * 10**9, "source")
     untold = why_not(chosen([preset("untold")], "5080", trial=trial))
     assert "it takes 23.3 GiB (as tried)" in untold
     (found,) = chosen([preset("sweep", SWEEP)], "5090-laptop", trial=trial).fits
-    assert found.memory == MemoryNeed(25 * 10**9, "trial", own=258_998_272)
+    assert (found.memory, found.memory_by) == (25 * 10**9, "trial")
 
 
 def test_weights_are_a_lower_bound_of_every_figure_but_a_trial() -> None:
@@ -272,10 +288,10 @@ def test_weights_are_a_lower_bound_of_every_figure_but_a_trial() -> None:
     file in the machine's memory, which a trial shows."""
     large = {"name": "M", "repository": "a/b", "file": "m.gguf", "published_size": "20 GB"}
     stated = preset("stated", "memory = { total = 8 }", model=large)
-    least = f"its weights take 18.2 GiB at least, and {lacking(19_500_000_000)}"
+    least = f"its weights take 18.2 GiB at least; {lacking(19_500_000_000)}"
     assert why_not(chosen([stated], "5080")) == least
     (found,) = chosen([stated], "5080", trial=use_of(10 * 10**9, context=0)).fits
-    assert found.memory == MemoryNeed(10 * 10**9, "trial")
+    assert (found.memory, found.memory_by) == (10 * 10**9, "trial")
 
 
 TWICE = use_of(
@@ -288,11 +304,12 @@ TWICE = use_of(
 
 def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -> None:
     (found,) = chosen([preset("wide", WIDE)], "5080", trial=TWICE).fits
-    assert (found.context, found.standing) == (49152, Standing.ELSEWHERE)
+    assert (found.context, found.known) == (49152, Standing.ELSEWHERE)
     assert found.memory is not None
-    assert found.memory.size == (12 << 30) + 49152 * (64 << 10)
-    assert found.memory.kinds == {"weights": 12 << 30, "KV cache": 49152 * (64 << 10)}
-    assert found.memory.size <= MEMORY["5080"] < found.memory.size + 8192 * (64 << 10)
+    assert found.memory == (12 << 30) + 49152 * (64 << 10)
+    assert found.memory <= MEMORY["5080"] < found.memory + 8192 * (64 << 10)
+    kinds = shapes.tried_memory(TWICE, 49152).kinds
+    assert kinds == {"weights": 12 << 30, "KV cache": 49152 * (64 << 10)}
     assert shapes.tried_memory(TWICE, 262144).size == (12 << 30) + 262144 * (64 << 10)
     # One that is asked for has to fit, and so has the preset's own.
     (asked,) = chosen([preset("wide", WIDE)], "5080", context=32768, trial=TWICE).fits
@@ -302,8 +319,7 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
     reason = why_not(chosen([preset("wide", WIDE)], "5080", context=65536, trial=TWICE))
     taken = (12 << 30) + 65536 * (64 << 10)
     assert reason == (
-        f"it takes {sizes.gib(taken)} (as tried), and {lacking(taken)}; "
-        "a context of 49152 tokens fits"
+        f"it takes {sizes.gib(taken)} (as tried); {lacking(taken)}; a context of 49152 tokens fits"
     )
     # Above the larger trial and below the smaller one nothing is known.
     half = use_of(12 << 30, context=65536, smaller=ContextUse(8192, 10 << 30, {}))
@@ -316,13 +332,13 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
         )
     ]
     assert why_not(chosen(above, "5080", context=100000, trial=half)) == (
-        f"it takes 15.8 GiB (as published), and {lacking(17 * 10**9)}"
+        f"it takes 15.8 GiB (as published); {lacking(17 * 10**9)}"
     )
     small = why_not(chosen([preset("wide", WIDE)], "5060-ti-8gb", trial=TWICE))
     assert "tokens fits" not in small
     # What the source states for a context comes first: it has a speed, too.
     (stated,) = chosen([preset("sweep", SWEEP)], "5080", trial=TWICE).fits
-    assert (stated.context, stated.tokens_per_second) == (32768, 90)
+    assert (stated.context, speed(stated)) == (32768, 90)
 
 
 def test_the_context_of_cuda_is_that_of_the_card() -> None:
@@ -347,8 +363,8 @@ def test_an_old_driver_is_named_with_both_versions() -> None:
     nightly = preset("untold", recipe="vllm-nightly-1acd67a")
     (unknown,) = chosen([nightly], driver="570.172.08").fits
     assert unknown.driver == "570"
-    assert not unknown.certain  # the image may have CUDA 13, which needs 580
-    assert chosen([nightly], driver="580.65").fits[0].certain
+    assert not unknown.recommended  # the image may have CUDA 13, which needs 580
+    assert chosen([nightly], driver="580.65").fits[0].recommended
     assert "it needs 570 or newer" in why_not(chosen([nightly], driver="565.57.01"))
 
 
@@ -379,10 +395,11 @@ def test_the_code_of_an_image_decides(recipe: str, capability: tuple[int, int], 
 
 def test_a_preset_of_two_cards_needs_two() -> None:
     both = preset("both", cards=2)
-    assert why_not(chosen([both])) == "it needs 2 cards, this machine has 1 for it"
-    assert why_not(chosen([both], "5090", "3090")) == "it needs 2 cards, this machine has 1 for it"
+    assert why_not(chosen([both])) == "it needs 2 cards: 1 more"
+    assert why_not(chosen([both], "5090", "3090")) == "it needs 2 cards: 1 more"
     (found,) = chosen([both], "5090", "5090-laptop").fits
-    assert found.measured_cards == 2
+    assert found.figure is not None
+    assert found.figure.cards == 2
 
 
 def test_all_reasons_are_named() -> None:
@@ -408,3 +425,21 @@ def test_models_are_found_by_their_words() -> None:
         assert matching(entries, text)[0] == entries[0], text
     assert matching(entries, "gemma 4") == entries[1:]
     assert not matching(entries, "llama")
+
+
+def test_a_problem_is_named_where_it_holds() -> None:
+    known = {
+        "everywhere": None,
+        "no room": "memory",
+        "on a vGPU": "HAMi",
+        "mended": "source",
+    }
+    caveats = [{"text": text, "only": only} for text, only in known.items()]
+    one = preset("one", f"{UNTOLD}\nmemory = {{ total = 10 }}", caveat=caveats)
+    for card, texts in (
+        ("5090-laptop", ("everywhere", "no room")),
+        ("5080", ("everywhere", "no room")),
+        ("5090", ("everywhere",)),
+    ):
+        (found,) = chosen([one], card).fits
+        assert found.caveats == texts, card

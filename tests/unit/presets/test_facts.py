@@ -18,7 +18,7 @@ import pytest
 
 from builder.presets import cards
 from builder.presets.cards import Machine
-from builder.presets.choose import Choice, Fitting, known
+from builder.presets.choose import Choice, Option, known
 from simulator.selection import Capability
 from support.environment import REPOSITORY
 from support.shipped import PRESETS, RECIPES
@@ -34,6 +34,7 @@ GROUPS = [
 ]
 SIZES = (8, 12, 16, 20, 22, 24, 26, 28, 32, 48, 96, 128)
 DRIVERS = ("535.12", "565.57.01", "570.172.08", "575.57", "580.65.06", "580.126.09", "590.10")
+TRIED = {"trial", "filled", "estimate"}  # figures of simulated cards
 OFFLOAD = {"--n-cpu-moe", "--cpu-moe", "--override-tensor", "-ot", "--cpu-offload-gb"}
 
 
@@ -160,7 +161,7 @@ def filled(preset: str) -> Iterator[tuple[int, int]]:
             yield int(tokens.replace(",", "")), int(mib) << 20
 
 
-def contradictions(row: Fitting, here: Machine) -> Iterator[str]:
+def contradictions(row: Option, here: Machine) -> Iterator[str]:
     yield from of_image(row, here)
     preset = preset_of(row.preset)
     count = preset.get("cards", 1)
@@ -179,7 +180,7 @@ def contradictions(row: Fitting, here: Machine) -> Iterator[str]:
         yield "nothing is known of its memory, and it ran on a larger card"
 
 
-def of_image(row: Fitting, here: Machine) -> Iterator[str]:
+def of_image(row: Option, here: Machine) -> Iterator[str]:
     recipe = recipe_of(row.preset)
     capabilities = [str(card.capability) for card in here.cards]
     platform = "linux/arm64" if "12.1" in capabilities else "linux/amd64"  # docs/builders.md
@@ -191,15 +192,15 @@ def of_image(row: Fitting, here: Machine) -> Iterator[str]:
         yield f"driver {here.driver}"
 
 
-def of_figures(row: Fitting, room: int) -> Iterator[str]:
+def of_figures(row: Option, room: int) -> Iterator[str]:
     preset = preset_of(row.preset)
     given = dict(zip(options(row.preset), options(row.preset)[1:], strict=False))
     share = float(given.get("--gpu-memory-utilization", given.get("--mem-fraction-static", 1)))
     weights, figure = least_weights(row.preset), published(row.preset)
     if weights > share * room:
         yield f"weights of {weights / GIB:.2f} GiB in {share * room / GIB:.2f} GiB"
-    if row.memory is not None and row.memory.size < weights:
-        yield f"{row.memory.size / GIB:.2f} GiB for weights of {weights / GIB:.2f} GiB"
+    if row.memory is not None and row.memory < weights:
+        yield f"{row.memory / GIB:.2f} GiB for weights of {weights / GIB:.2f} GiB"
     if preset.get("serve", {}).get("context", 0) != row.context or figure <= weights:
         return
     parts = "total" not in preset["memory"]  # weights and cache, which the share is for
@@ -207,11 +208,11 @@ def of_figures(row: Fitting, room: int) -> Iterator[str]:
         yield f"published {figure / GIB:.2f} GiB in {room / GIB:.2f} GiB"
     trial = trial_of(preset["recipe"]).get("presets", {}).get(row.preset)
     largest = max(round(figure), trial["peak"] if trial else 0)
-    if row.memory is not None and row.memory.size < largest:
+    if row.memory is not None and row.memory < largest:
         yield "not the larger of the figures"
 
 
-def of_prompts(row: Fitting, room: int, smallest: int) -> Iterator[str]:
+def of_prompts(row: Option, room: int, smallest: int) -> Iterator[str]:
     preset = preset_of(row.preset)
     for tokens, size in filled(row.preset):
         if row.context >= tokens and size > room:
@@ -223,7 +224,7 @@ def of_prompts(row: Fitting, room: int, smallest: int) -> Iterator[str]:
             yield f"{row.context} tokens did not fit cards of this size"
 
 
-def unconfirmed(row: Fitting, here: Machine) -> bool:
+def unconfirmed(row: Option, here: Machine) -> bool:
     """Whether nothing but a figure that nobody confirmed says that it fits."""
     preset = preset_of(row.preset)
     keys = {key.split(".")[0] for key in preset.get("unverified", {})}
@@ -291,24 +292,35 @@ def test_every_preset_runs_where_it_was_published(facts: Any) -> None:
     assert {row.preset for row in facts.choice(here).excluded} == refused
 
 
+MODELS = {8: 3, 12: 4, 16: 5}
+"""Models of the catalog that a GeForce RTX 50 runs at least, by its GB of memory."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("50")])
+def test_a_card_has_models_that_were_tried(facts: Any, name: str) -> None:
+    card = cards.load(REPOSITORY, name)
+    answer = facts.choice(cards.machine_with(REPOSITORY, [name], "590.10"))
+    tried = {each.short_name for each in answer.recommended if each.memory_by in TRIED}
+    least = max(count for size, count in MODELS.items() if card.memory > size * 10**9 * 0.9)
+    assert len(tried) >= least, f"{name}: {sorted(tried)}"
+
+
 def test_the_places_of_the_notes(facts: Any) -> None:
     """What choose said of these was wrong: it would have cost a download of 17 GB each."""
 
-    def on(*names: str, driver: str = "") -> Mapping[str, Fitting]:
+    def on(*names: str, driver: str = "") -> Mapping[str, Option]:
         answer = facts.choice(cards.machine_with(REPOSITORY, names, driver))
         return {row.preset: row for row in answer.fits}
 
     for name in ("5060", "5080", "5070-ti", "pro-2000"):
         assert "gemma-4-e4b-mtp@5090-laptop" not in on(name)
-    assert {*on("gb10")} == {"qwen3.6-35b-a3b-dflash@3090"}
+    assert {*on("gb10")} == {"qwen3.8-27b-mtp@5090"}
     for name in ("pro-4000", "pro-4000-sff", "5090-laptop"):
         assert on(name)["qwen3.6-27b-mtp-128k@5090-laptop"].context == 131072
     assert on("5090")["qwen3.6-27b-mtp-128k@5090-laptop"].context == 262144
     assert "qwen3.6-27b-mtp-turboquant@5090-laptop" not in on("pro-6000-server")
     assert not on("5090", driver="565.57.01")
     assert "qwen3.6-27b-turboquant-mtp@5090-laptop" not in on("5090", driver="580.65.06")
-    assert "qwen3.6-35b-a3b-awq-mtp@2x3090" not in on("pro-5000-48gb", "5060")
-    assert "qwen3.6-35b-a3b-awq-mtp@2x3090" in on("5090", "5090")
     rows = facts.choice(cards.unnamed_card(22 * GIB, Capability(12, 0))).fits
     assert "qwen3.6-27b-autoround-mtp@5090-laptop" not in {row.preset for row in rows}
     rows = facts.choice(cards.unnamed_card(20 * GIB, Capability(12, 0))).fits

@@ -91,8 +91,9 @@ def test_a_receipt_comes_before_the_published_figure() -> None:
     receipts = of_presets([fast], RECIPES, [PRESET, slow])
     question = Question(here, RECIPES, cards.every(REPOSITORY), receipts=receipts)
     first, second = choose([PRESET, slow], question).fits
-    assert (first.preset, first.measured and first.measured.tokens_per_second) == ("slow", 305)
-    assert (second.preset, second.measured) == (PRESET.name, None)
+    assert first.figure is not None
+    assert (first.preset, first.known, first.figure.tokens_per_second) == ("slow", "measured", 305)
+    assert (second.preset, second.known) == (PRESET.name, "elsewhere")
 
 
 def test_a_preset_with_what_no_receipt_tells_has_none() -> None:

@@ -11,7 +11,7 @@ from builder.core.errors import Problem
 from builder.engines.families import load_catalog
 from builder.presets import catalog
 from support.environment import REPOSITORY
-from support.shipped import RECIPES
+from support.shipped import PRESETS, RECIPES
 
 DFLASH = "qwen3.6-27b-dflash@5090-laptop"
 MTP = "qwen3.6-35b-a3b-mtp@5090-laptop"
@@ -25,7 +25,7 @@ A100 = "qwen3.6-35b-a3b-hifi-mtp@a100-80gb"
 
 def problems(root: Path, name: str, edits: dict[str, str], stem: str = "") -> list[Problem]:
     """The problems of a shipped preset whose text was edited; each names a line of its key."""
-    text = (REPOSITORY / "presets" / f"{name}.toml").read_text()
+    text = PRESETS.entry(name).text
     for old, new in edits.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
@@ -273,7 +273,7 @@ def test_the_name_of_the_file_ends_with_the_card(tmp_path: Path) -> None:
 
 
 def test_two_cards_are_in_the_name(tmp_path: Path) -> None:
-    name = "qwen3.6-27b-awq@3090"
+    name = "qwen3.6-27b@3090"
     (found,) = problems(tmp_path, name, {'"3090"': '"3090"\ncards = 2'})
     assert found.message == f"the file must be MODEL@2x3090.toml, not {name}.toml"
 
@@ -283,7 +283,7 @@ def test_a_better_preset_is_of_the_same_card(tmp_path: Path) -> None:
     other = (REPOSITORY / "presets" / f"{MTP}.toml").read_text()
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / f"{MTP}.toml").write_text(f'loses_to = "{name}"\n{other}')
-    shipped = (REPOSITORY / "presets" / f"{name}.toml").read_text()
+    shipped = PRESETS.entry(name).text
     (tmp_path / "presets" / f"{name}.toml").write_text(shipped)
     (problem,) = catalog.load(replace(RECIPES, root=tmp_path)).problems()
     assert problem.message == f"{name} was run on other cards"

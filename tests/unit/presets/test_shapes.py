@@ -11,7 +11,8 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.presets import made_models, shapes
-from builder.presets.shapes import Shape, read_shape
+from builder.presets.shapes import ListedFile, Shape, ShapeFile, read_shape
+from builder.recipes.catalog import read_model
 from simulator import gguf
 from support.environment import REPOSITORY
 
@@ -115,6 +116,61 @@ def test_the_output_has_six_bits_at_least() -> None:
 def test_a_size_that_no_quantization_reaches_is_refused(size: int) -> None:
     with pytest.raises(made_models.SizeError, match=rf"^{size} bytes are not between \d+ and \d+$"):
         made_models.reaching(shapes.shape_of("qwen3.6-27b"), size)
+
+
+def listed(name: str) -> list[ListedFile]:
+    return read_model(REPOSITORY / "shapes" / f"{name}.toml", ShapeFile).file
+
+
+@pytest.mark.parametrize("name", [name for name in shapes.shape_names() if listed(name)])
+def test_the_bits_of_a_listed_file_are_near_to_its_name(name: str) -> None:
+    parameters = sum(map(math.prod, shapes.shape_of(name).tensors.values()))
+    for each in listed(name):
+        named = int(re.sub(r"\D", "", each.quantization or "")[0])
+        bits = (each.known_size or 0) * 8 / parameters
+        # Embeddings and the output keep more bits than small types have.
+        assert named < bits < named + (2.5 if named < 4 else 1.5), f"{each.file}: {bits:.2f} bits"
+
+
+def test_the_files_of_a_model_are_listed_the_largest_first() -> None:
+    found = shapes.listed_files("qwen3.6-27b")
+    assert {each.repository for each in found} == {"unsloth/Qwen3.6-27B-GGUF"}
+    sizes = [each.known_size or 0 for each in found]
+    assert sizes == sorted(sizes, reverse=True)
+    assert shapes.listed_files("no-such-model") == []
+
+
+LISTED = """repositories = ["me/X-GGUF"]
+
+[[file]]
+repository = "me/X-GGUF"
+quantization = "Q4_K_M"
+file = "X-Q4_K_M.gguf"
+size = 1000
+source = "https://huggingface.co/me/X-GGUF"
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("size = 1000\n", "", "give size in bytes, or published_size"),
+        ('"X-Q4_K_M.gguf"', '"X-Q5_K_M.gguf"', "a file that is named by it"),
+        ('repository = "me/X-GGUF"', 'repository = "me/Y-GGUF"', "not in repositories"),
+        ("[[file]]", LISTED.partition("\n")[2] + "\n[[file]]", "a file is listed twice"),
+    ],
+)
+def test_a_listed_file_without_its_facts_is_refused(
+    tmp_path: Path, before: str, after: str, why: str
+) -> None:
+    text = LISTED.replace(before, after, 1)
+    file = tmp_path / "x.toml"
+    file.write_text(SHAPE.replace("parts", f"{text.partition(chr(10))[0]}\nparts", 1))
+    read_model(file, ShapeFile)
+    file.write_text(file.read_text() + text.partition("\n")[2])
+    with pytest.raises(RecipeError) as raised:
+        read_model(file, ShapeFile)
+    assert why in str([each.message for each in raised.value.problems])
 
 
 def test_a_repository_has_one_shape() -> None:

@@ -14,9 +14,10 @@ def test_every_preset_has_a_model() -> None:
     found = model_names(MODELS)
     assert found.keys() == {entry.name for entry in ENTRIES}
     assert found["qwen3.6-27b-dflash@5090-laptop"] == "qwen3.6-27b"
-    assert found["qwen3.6-35b-a3b@3090"] == "qwen3.6-35b-a3b"
-    # Its quantization is a part of the model's name there.
-    assert found["qwen3.6-27b-awq@3090"] == "qwen3.6-27b"
+    assert found["qwen3.6-35b-a3b@5070"] == "qwen3.6-35b-a3b"
+    # A quantization may be a part of the model's name.
+    names = {"qwen3.6-27b@5080": "Qwen3.6 27B", "qwen3.6-27b-awq@5090": "Qwen3.6 27B AWQ"}
+    assert {*model_names(names).values()} == {"qwen3.6-27b"}
     assert all(name.startswith(model) for name, model in found.items())
 
 
@@ -25,7 +26,7 @@ def names(short: str) -> list[str]:
 
 
 def test_a_kind_is_what_follows_the_model() -> None:
-    lucebox = ["qwen3.6-27b-dflash-lucebox@3090", "qwen3.6-27b-dflash-lucebox@5090"]
+    lucebox = ["qwen3.6-27b-dflash-lucebox@5090"]
     assert names("qwen3.6-27b:dflash-lucebox") == lucebox
     assert names("Qwen3.6-27B:dflash") == ["qwen3.6-27b-dflash@5090-laptop"]
     assert {*names("qwen3.6-27b:dflash"), *lucebox} < {*names("qwen3.6-27b")}
