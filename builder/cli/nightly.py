@@ -596,7 +596,7 @@ def site(
     registry if BUILDER_NAMESPACE is set. Unknown facts are left out. The pages need no server and
     load nothing from elsewhere; without JavaScript they show everything, with JavaScript they
     filter and sort. index.json has the same facts for programs. The pages link to the repository
-    BUILDER_FARM_URL.
+    BUILDER_FARM_URL, else to the checkout's own https remote.
 
     The exit code is 5 if the registry does not answer; the directory is then as it was before. It
     is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
@@ -609,6 +609,8 @@ def site(
     receipts = checked(recipes, datetime.now(UTC))
     found = collect(recipes, user_settings(), log, receipts.entries, offline=offline)
     written = write(found, output.absolute())
+    if not found.repository:
+        log("the pages name no repository: set BUILDER_FARM_URL")
     if as_json:
         print_json({"directory": str(output.absolute()), "files": written})
     else:

@@ -184,9 +184,9 @@ class Option:
     short_name: str
     model: str
     recipe: str
-    recommended: bool
-    """It is the first preset of its model that can be downloaded and is known to fit, not by a
-    figure that nobody confirmed, and the driver is known to be new enough."""
+    recommended: bool  # the first certain one of its model that can be downloaded
+    certain: bool = False
+    """It is known to fit, not by a figure that nobody confirmed, and so is the driver."""
     quantization: str
     download: int | None
     composed: bool  # for this farm: nobody published such a run, and its first caveat says so
@@ -291,7 +291,7 @@ def choose(
     answers = [_Run(entry, question).answer(models[entry.name]) for entry in entries]
     fits, done = [], set()
     for each in sorted((each for each in answers if isinstance(each, Option)), key=_place):
-        first = each.recommended and each.short_name not in done
+        first = each.certain and not each.needs_file and each.short_name not in done
         done |= {each.short_name} if first else set()
         fits.append(replace(each, recommended=first))
     excluded = (each for each in answers if isinstance(each, Refusal))
@@ -602,7 +602,8 @@ class _Run:
             short_name=short_name,
             model=preset.model.name,
             recipe=preset.recipe,
-            recommended=preset.downloadable and self.certain(known),
+            recommended=False,  # ``choose`` decides
+            certain=self.certain(known),
             quantization=preset.model.quantization or "",
             download=sum(size for size in files if size) if all(files) else None,
             composed=preset.composed,

@@ -6,10 +6,13 @@ docs/development.md says what each fact is.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
@@ -18,6 +21,9 @@ from builder import __version__
 from builder.build import compilers as tables
 from builder.build.compilers import Table, Thread
 from builder.build.record import Record, newest_good
+from builder.build.reports import KeptTrials, kept_of
+from builder.core import errors
+from builder.core.errors import WorldError
 from builder.core.files import workspace
 from builder.core.log import Log
 from builder.core.settings import Settings
@@ -28,8 +34,10 @@ from builder.image.code_paths import CodePaths
 from builder.plan.explain import explained
 from builder.presets import cards, choose, exports
 from builder.presets import catalog as preset_files
+from builder.presets.cards import Card
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Known, Refusal, known
+from builder.presets.choose import Known, Obstacle, Refusal, known
+from builder.presets.proposals import Proposal, Unserved, proposals
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
 from builder.presets.service import Run, download_command, mounted, service
@@ -43,7 +51,8 @@ from builder.publish.tag_history import Move, moves
 from builder.publish.tags import open_repository
 from builder.publish.verdicts import of_all, reproduced, trust_of, verdicts_on
 from builder.recipes.catalog import BrokenEntry, Catalog
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import GitSource, Recipe
+from builder.sources import git
 
 # A recipe's tags in the registry: digests, sizes, attachments, moves and nights.
 
@@ -70,17 +79,9 @@ class PublishedTag:
     moves: tuple[Move, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRecipe:
-    """A recipe's tags in a registry, and the nights of its channel."""
-
-    tags: tuple[PublishedTag, ...]
-    nights: tuple[NightlyRun, ...]
-
-
 def published_tags(
     repository: Repository, recipe: Recipe, settings: Settings, recipes: Collection[str] = ()
-) -> PublishedRecipe:
+) -> tuple[PublishedTag, ...]:
     """A recipe's tags in the registry.
 
     A tag is left out if the registry lacks it, or its image belongs to another one of ``recipes``:
@@ -89,9 +90,7 @@ def published_tags(
     names = dict.fromkeys((*recipe.image.tags, *recipe.image.moving))
     others = {*recipes} - {recipe.name}
     found = [_tag(repository, name, settings, others) for name in names]
-    channel = recipe.track.channel if recipe.track else None
-    nights = nightly_runs(repository, channel) if channel else []
-    return PublishedRecipe(tuple(each for each in found if each is not None), tuple(nights))
+    return tuple(each for each in found if each is not None)
 
 
 def _tag(
@@ -141,6 +140,11 @@ Mark = Literal["compiled", "run without a GPU", "run on a card"]
 server ran on a simulated card; ``run on a card``: its figures were published by somebody."""
 
 
+KnownBy = Literal["registry", "record", "trials"]
+"""Where the size, the date and the checks of an image are from: its registry, the record of this
+machine, or the file of ``trials/``, which another machine wrote."""
+
+
 @dataclass(frozen=True, slots=True)
 class PatchFact:
     """A patch of an image."""
@@ -157,6 +161,8 @@ class ImageFact:
     """The image of a recipe; sizes are bytes."""
 
     recipe: str
+    engine: str
+    version: str
     summary: str
     repository: str
     url: str
@@ -173,6 +179,10 @@ class ImageFact:
     unpacked_size: int | None
     device_code: tuple[CodePaths, ...]
     checks: Mapping[str, int]
+    passed: int | None
+    failed: Mapping[str, int]
+    known_by: KnownBy | None
+    built_from: str
     patches: tuple[PatchFact, ...]
     starts: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
@@ -197,16 +207,24 @@ class Option(choose.Option):
     missing: tuple[NextStep, ...]
 
 
+CardKind = Literal["desktop", "laptop", "other", "unsupported"]
+"""``desktop`` and ``laptop``: of GeForce; ``unsupported``: no preset's image has code for it."""
+KINDS: tuple[CardKind, ...] = ("desktop", "laptop", "other", "unsupported")
+
+
 @dataclass(frozen=True, slots=True)
 class CardFact:
     """A card, the presets that run on one of it, the best known and fastest first, and the rest."""
 
     card: str
     name: str
+    kind: CardKind
     capability: str
     memory: int
-    fits: tuple[Option, ...]
-    excluded: tuple[Refusal, ...]
+    fits: tuple[Option, ...] = ()
+    excluded: tuple[Refusal, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    unserved: tuple[Unserved, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +282,7 @@ class Site:
     created: str
     builder: str
     repository: str
+    namespace: str
     cards: tuple[CardFact, ...]
     images: tuple[ImageFact, ...]
     speeds: tuple[Speed, ...]
@@ -294,40 +313,63 @@ PROGRAM = "./farm"
 """Starts ``builder`` in a checkout, which the first page says how to get."""
 MODELS = "./models"
 """The models directory, beside the file."""
+SOME_HOME = Path("/home/somebody")
+"""Stands for the home directory of a reader, which a shell knows as ~."""
 
 
 def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact, ...]:
     """The presets that run on one of each card, and why the others do not.
 
-    Cards with most figures of their own come first, then cards with most presets that run.
+    GeForce cards come first, and of them those for desktops, the largest number first.
     ``published`` are the recipes whose images a registry has.
     """
-    presets = {entry.name: entry.preset for entry in known.entries}
-    root, found = known.question.catalog.root, []
-    for name, card in cards.every(root).items():
-        answer = known.choice(cards.machine_with(root, [name]))
-        fits = [
-            _option(each, presets[each.preset], published=each.recipe in published)
-            for each in answer.fits
-        ]
-        kind = (name, card.name, card.capability, card.memory)
-        found.append(CardFact(*kind, tuple(fits), answer.excluded))
+    root = known.question.catalog.root
+    found = [_card(name, card, known, published) for name, card in cards.every(root).items()]
 
-    def place(card: CardFact) -> tuple[int, int, int, str]:
-        own = [each for each in card.fits if each.known in ("measured", "published")]
-        return -len(own), -len(card.fits), -card.memory, card.card
+    def place(card: CardFact) -> tuple[int, int, bool, int, str]:
+        series = -int("0" + "".join(re.findall(r"\d+", card.name)[:1]))
+        return KINDS.index(card.kind), series, " Ti" not in card.name, -card.memory, card.card
 
     return tuple(sorted(found, key=place))
 
 
-def _option(found: choose.Option, preset: Preset, *, published: bool) -> Option:
-    words, context = (
-        choose.run_words(found.preset, preset, found.other_context),
-        found.other_context,
+def _card(name: str, card: Card, known: Known, published: Collection[str]) -> CardFact:
+    presets = {entry.name: entry.preset for entry in known.entries}
+    answer = known.choice(cards.machine_with(known.question.catalog.root, [name]))
+    fits = tuple(
+        _option(each, presets[each.preset], published=each.recipe in published)
+        for each in answer.fits
     )
+    kind: CardKind = "laptop" if "Laptop" in card.name else "desktop"
+    kind = kind if "GeForce" in card.name else "other"
+    obstacles = {each.obstacle for each in answer.excluded}
+    if not fits and Obstacle.IMAGE in obstacles <= {Obstacle.IMAGE, Obstacle.REFUSED}:
+        return CardFact(name, card.name, "unsupported", card.capability, card.memory)
+    facts = (name, card.name, kind, card.capability, card.memory)
+    proposed, unserved = proposals(known, answer, SOME_HOME / "models", name)
+    own = (
+        replace(each, get=_anywhere(each.get), command=_anywhere(each.command)) for each in proposed
+    )
+    lost = (replace(each, command=_anywhere(each.command)) for each in unserved)
+    return CardFact(*facts, fits, answer.excluded, tuple(own), tuple(lost))
+
+
+def _anywhere(command: str) -> str:
+    """A command of this process, as a reader starts it in a checkout."""
+    here = command.replace(str(SOME_HOME), "~")
+    return (
+        f"{PROGRAM} {here.removeprefix(errors.PROGRAM).lstrip()}"
+        if here.startswith(f"{errors.PROGRAM} ")
+        else here
+    )
+
+
+def _option(found: choose.Option, preset: Preset, *, published: bool) -> Option:
+    context = found.other_context
+    words = choose.run_words(found.preset, preset, context)
     missing = _missing(preset, words, published=published)
     same: dict[str, Any] = {each.name: getattr(found, each.name) for each in fields(found)}
-    same["command"] = shlex.join([PROGRAM, "run", *words])
+    same["command"] = _anywhere(found.command)
     path = f"compose/{found.preset}{f'-{context}' if context else ''}.yaml"
     return Option(**same, compose="" if missing else path, missing=missing)
 
@@ -375,8 +417,6 @@ def compose_files(
 
 # The facts of an image: from its recipe, the record of this machine, and the registry.
 
-UNPUBLISHED = PublishedRecipe((), ())
-
 
 def image_fact(
     catalog: Catalog,
@@ -384,7 +424,8 @@ def image_fact(
     repository: str,
     presets: Sequence[PresetEntry],
     record: Record | None,
-    published: PublishedRecipe = UNPUBLISHED,
+    tags: Sequence[PublishedTag] = (),
+    nights: Sequence[NightlyRun] = (),
 ) -> ImageFact:
     """The known facts of a recipe's image.
 
@@ -394,26 +435,26 @@ def image_fact(
     details = explained(catalog, name)
     # The version tag, else the channel: the registry may have one without the other.
     order = [*recipe.image.tags, *recipe.image.moving]
-    tag = min(published.tags, key=lambda each: order.index(each.tag), default=None)
+    tag = min(tags, key=lambda each: order.index(each.tag), default=None)
     # People get the registry's image: the record counts if it is of the same image.
     digests = {tag.digest, *(each.digest for each in tag.platforms.values())} if tag else set()
     same = record if record and (tag is None or record.digest in digests) else None
     verdict = same.verdict if same else None
-    image = tag or same
+    tried = None if tag or same else kept_of(catalog.root, name)
+    known = tag or verdict or tried
+    made = tag or same or tried
     checks = verdict.passed_by_kind if verdict else tag.checks if tag else {}
-    size = tag.download_size if tag else verdict.download_size if verdict else None
     patches = [
         PatchFact(
-            name=each["name"],
-            where=each["page"] or each["where"],
-            why=patch.why,
-            drop_when=patch.drop_when or "",
-            applied=patch.expect == "applies",
+            *(each["name"], each["page"] or each["where"], each["why"], each["drop_when"]),
+            applied=each["expect"] == "applies",
         )
-        for patch, each in zip(recipe.patch, details["patches"], strict=True)
+        for each in details["patches"]
     ]
     return ImageFact(
         recipe=name,
+        engine=recipe.engine,
+        version=recipe.version,
         summary=recipe.summary,
         repository=repository if tag else "",
         url=details["url"],
@@ -424,19 +465,29 @@ def image_fact(
         code=tuple(codes_of(recipe)),
         driver=choose.oldest_driver(recipe, catalog),
         port=recipe.image.port if recipe.artifact is None else None,
-        digest=image.digest if image else "",
-        created=image.created if image else "",
-        download_size=size,
+        digest=made.digest if made and not tried else "",
+        created=made.created if made else "",
+        download_size=known.download_size if known else None,
         unpacked_size=verdict.unpacked_size if verdict else None,
         device_code=verdict.code if verdict else (),
         checks=dict(sorted(checks.items())),
+        passed=tried.checks if tried else sum(checks.values()) or None,
+        failed=tried.failed if tried else {},
+        known_by="registry" if tag else "record" if same else "trials" if tried else None,
+        built_from=_other_source(recipe, tried),
         patches=tuple(patches),
         starts=tuple(details["starts"]),
         notes=tuple(details["notes"]),
         presets=tuple(entry.name for entry in presets if entry.preset.recipe == name),
-        tags=published.tags,
-        nights=published.nights,
+        tags=tuple(tags),
+        nights=tuple(nights),
     )
+
+
+def _other_source(recipe: Recipe, tried: KeptTrials | None) -> str:
+    """The commit that an image of ``trials/`` was built from, where the recipe has another one."""
+    own = recipe.source.commit if isinstance(recipe.source, GitSource) else ""
+    return tried.commit if tried and own and tried.commit != own else ""
 
 
 # The published figures of each preset, the fastest first, with the facts of its runs.
@@ -453,7 +504,7 @@ def speeds(
         preset, source = entry.preset, entry.preset.source
         image = images.get(preset.recipe)
         marks: dict[Mark, bool] = {
-            "compiled": image is not None and bool(image.digest and image.checks),
+            "compiled": image is not None and bool(image.passed and not image.failed),
             "run without a GPU": entry.name in trials,
             "run on a card": source is not None,
         }
@@ -513,6 +564,17 @@ def _figures(preset: Preset) -> Iterator[PublishedFigure]:
 
 # All facts of the site, from the catalog, this machine's records, and the registry.
 
+REMOTE = re.compile(r"https://(?:[^/@]*@)?([A-Za-z0-9.-]+(?::[0-9]+)?/[A-Za-z0-9._/-]+)")
+"""The URL of a remote, whose login (a token, perhaps) is no part of a page."""
+
+
+def remote_of(root: Path) -> str:
+    """The https URL of the remote ``origin`` of the checkout at ``root``; empty without one."""
+    with suppress(WorldError):  # no checkout, no such remote, no git
+        found = REMOTE.fullmatch(git.text(root / ".git", "config", "--get", "remote.origin.url"))
+        return f"https://{found[1]}" if found else ""
+    return ""
+
 
 def collect(
     catalog: Catalog,
@@ -538,18 +600,21 @@ def collect(
         if name not in broken:
             recipe = catalog.engine(name).recipe
             repository = settings.repository(recipe.image.repository)
-            there = UNPUBLISHED
+            tags, nights = tuple[PublishedTag, ...](), list[NightlyRun]()
             if asked:
                 opened = open_repository(repository, log)
-                there = published_tags(opened, recipe, settings, catalog.engines)
+                tags = published_tags(opened, recipe, settings, catalog.engines)
+                channel = recipe.track.channel if recipe.track else None
+                nights = nightly_runs(opened, channel) if channel else []
             record = newest_good(settings.state_dir, name)
-            images.append(image_fact(catalog, name, repository, entries, record, there))
+            images.append(image_fact(catalog, name, repository, entries, record, tags, nights))
     facts = known(catalog, entries, settings.state_dir, receipts=receipts)
     cards = every_card(facts, [each.recipe for each in images if each.repository])
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
-        repository=settings.farm_url,
+        repository=settings.farm_url or remote_of(catalog.root),
+        namespace=settings.namespace,
         cards=cards,
         images=tuple(images),
         speeds=speeds(entries, {each.recipe: each for each in images}, facts.question.trials),

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -21,46 +21,56 @@ from builder.build.compilers import LIMIT
 from builder.core import sizes
 from builder.core.errors import WorldError
 from builder.core.files import is_disk_full, require_writable
+from builder.core.sizes import version_order
+from builder.core.web import github_page
 from builder.docker.gpus import version_numbers
 from builder.image import code_paths as code
-from builder.site.facts import CardFact, Option, Site
+from builder.publish.nights import NightlyRun
+from builder.site.facts import CardFact, ImageFact, Option, Site
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
-ASSETS = ("site.css", "scripted.js", "copy.js", "choose.js")
+COMMIT = re.compile("[0-9a-f]{40}")
+ASSETS = ("site.css", "scripted.js", "copy.js", "choose.js", "filter.js")
+CARD = "5060-ti-16gb"
+"""The card that the first page shows first: a common one for desktops."""
+KINDS = {
+    "desktop": "GeForce RTX",
+    "laptop": "GeForce RTX in laptops",
+    "other": "Others",
+    "unsupported": "No image has code for",
+}
+"""The words of a page for the kinds of cards, in their order."""
 KNOWN = {
     "measured": ("measured on this card", "By a receipt of a run on such a card."),
-    "published": ("published on this card", "Somebody published the run on such a card."),
-    "elsewhere": (
-        "published on another card",
-        "Somebody published the run on the card that is named. It is no prediction for this card.",
-    ),
+    "published": ("published for this card", "Somebody published the run on such a card."),
     "computed": (
         "computed",
-        "By the bytes that a token makes the card read. It is no measurement; nine of ten runs are "
-        "within the range.",
+        "By the bytes that a token makes the card read: no measurement. Nine of ten runs are "
+        "within the range. A number that was published for another card stands below it.",
     ),
     "unknown": (
-        "unknown",
-        "No speed is known; or neither the context nor the memory is known, and so nobody knows "
-        "whether the preset fits.",
+        "not known to fit",
+        "Neither the context nor the memory of the run is known.",
     ),
 }
-"""The words of a page for a standing of ``builder choose``; without an entry, its own name."""
-BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| GPU$")
+"""The words of a page for a standing of ``choose``; without an entry, its own name."""
+BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| (Blackwell|GPU|Edition|Generation)\b")
 
 
 def pages(site: Site) -> Mapping[str, str]:
     """The texts of all pages, by their path below the output directory."""
+    first = next((card for card in site.cards if card.card == CARD), site.cards[0])
     found = {
         "index.html": _page(
             "choose.html.j2",
             site,
+            first=first,
+            kinds=KINDS,
             drivers=_drivers(site),
             models=_models(site),
             starts=_starts(site),
-            clone=_clone(site.repository),
         ),
-        "images.html": _page("images.html.j2", site),
+        "images.html": _page("images.html.j2", site, images=_by_engine(site)),
         "speeds.html": _page(
             "speeds.html.j2",
             site,
@@ -81,12 +91,31 @@ def pages(site: Site) -> Mapping[str, str]:
 
 def _page(template: str, site: Site, up: str = "", **values: object) -> str:
     """A page; ``up`` leads from its directory to the one of ``index.html``."""
-    recipes = {image.recipe for image in site.images}
+    values |= {"names": _names(site), "farm": _farm(site), "clone": _clone(site.repository)}
+    values |= {"recipes": {image.recipe for image in site.images}, "known": KNOWN}
+    return _environment().get_template(template).render(site=site, up=up, **values)
+
+
+def _farm(site: Site) -> str:
+    """Whose farm it is: its repository without the scheme, else where its images are."""
+    if site.repository:
+        return _bare(site.repository)
+    first, slash, _ = site.namespace.partition("/")
+    named = slash and ("." in first or ":" in first)
+    return site.namespace if named or not site.namespace else f"docker.io/{site.namespace}"
+
+
+def _bare(text: str) -> str:
+    """The URL of a repository as people write it: without the scheme, and without ".git"."""
     return (
-        _environment()
-        .get_template(template)
-        .render(site=site, up=up, recipes=recipes, names=_names(site), known=KNOWN, **values)
+        text.partition("://")[2].rstrip("/").removesuffix(".git") if WEB.fullmatch(text) else text
     )
+
+
+def _by_engine(site: Site) -> list[ImageFact]:
+    """The images by engine, the newest version of each first."""
+    found = sorted(site.images, key=lambda each: version_order(each.version), reverse=True)
+    return sorted(found, key=lambda each: each.engine)
 
 
 def _drivers(site: Site) -> list[str]:
@@ -120,20 +149,34 @@ def _clone(repository: str) -> str:
 
 def _names(site: Site) -> dict[str, str]:
     """The common name of each card, by name; with its memory where several share a name."""
-    found = [(BRAND.sub("", card.name), card) for card in site.cards]
-    count = Counter(name for name, _ in found)
+    plain = {card.card: BRAND.sub("", card.name) for card in site.cards}
+    count = Counter(plain.values())
     return {
-        card.card: f"{name}, {sizes.card(card.memory).partition(' (')[0]}"
+        card.card: f"{name} {sizes.card(card.memory).partition(' (')[0]}"
         if count[name] > 1
         else name
-        for name, card in sorted(found, key=lambda each: (each[0], each[1].memory))
+        for card, name in zip(site.cards, plain.values(), strict=True)
     }
 
 
 def _fastest(card: CardFact) -> float:
-    figures = [figure for each in card.fits for figure in (each.figure, each.computed) if figure]
+    figures = [figure for each in card.fits if (figure := each.own)]
     ends = [each.interval[1] if each.interval else each.tokens_per_second for each in figures]
     return max(ends, default=1)
+
+
+def _nights(image: ImageFact) -> list[tuple[NightlyRun, str, bool]]:
+    """The nights of a channel; of each the page on GitHub with the commits since the last good
+    night before it, and whether it has the reason of the night before it."""
+    page, found = github_page(image.source[0]), []
+    for place, run in enumerate(image.nights):
+        earlier = image.nights[place + 1 :]
+        before = next((each.commit for each in earlier if each.good and each.commit), "")
+        both = all(map(COMMIT.fullmatch, (before, run.commit))) and before != run.commit
+        link = f"{page}/compare/{before}...{run.commit}" if page and both else ""
+        again = bool(earlier and run.reason and earlier[0].reason == run.reason)
+        found.append((run, link, again))
+    return found
 
 
 def _share(value: float, whole: float) -> str:
@@ -152,13 +195,17 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "anchor": quote,
+        "bare": _bare,
         "context": sizes.context_of,
         "day": lambda time: time[:10],  # of RFC 3339
+        "minute": lambda time: f"{time[:10]} {time[11:16]} UTC",
         "card_size": sizes.card,
         "code_rows": code.rows,
         "code_text": code.text_of,
         "fastest": _fastest,
         "gib": sizes.gib,
+        "named": lambda text: urlsplit(text).hostname if WEB.fullmatch(text) else text,
+        "nightly": _nights,
         "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
         "share": _share,
         "size": sizes.shown,

@@ -42,12 +42,12 @@ function picked(row) {
   return made;
 }
 
-// The first row of each model, without those whose model's file the user has to name.
+// The first row of each model that is known to fit, and whose file need not be named by the user.
 function best(rows) {
   const found = new Map();
   for (const row of rows) {
-    const { group, unnamed } = row.dataset;
-    if (!found.has(group) && unnamed === undefined) found.set(group, row);
+    const { group, sure } = row.dataset;
+    if (!found.has(group) && sure !== undefined) found.set(group, row);
   }
   return [...found.values()];
 }
@@ -89,6 +89,15 @@ function refuse(section, rows, wanted) {
   return count;
 }
 
+// Filters the runs that are proposed, and the models without one.
+function propose(section, wanted) {
+  for (const part of section.querySelectorAll(".proposed")) {
+    const items = [...part.querySelectorAll("li")];
+    for (const each of items) each.hidden = (wanted.model && each.dataset.group !== wanted.model) || ("context" in each.dataset && Boolean(whyNot(each, wanted)));
+    part.hidden = items.every((each) => each.hidden);
+  }
+}
+
 function show(section, rows, wanted) {
   for (const mark of section.querySelectorAll("tbody .mark")) mark.remove(); // the recommended ones stand above
   for (const link of section.querySelectorAll("tbody .start > a")) unfold(link);
@@ -96,10 +105,10 @@ function show(section, rows, wanted) {
   for (const row of rows) row.hidden = !ranked.includes(row);
   section.querySelector("tbody").append(...sorted(rows));
   section.querySelector(".picks").replaceChildren(...best(ranked).map(picked));
-  const refused = refuse(section, rows, wanted);
   section.querySelector(".listed").hidden = !ranked.length;
+  propose(section, wanted);
+  const refused = refuse(section, rows, wanted);
   section.querySelector(".excluded").hidden = !refused;
-  if (!ranked.length) section.querySelector(".excluded").open = true;
   section.querySelector(".refused").textContent = refused;
   const count = `${ranked.length} of ${ranked.length + refused}`;
   section.querySelector(".count").textContent = count;
@@ -115,7 +124,9 @@ function update() {
   const wanted = { model: model.value, context: Number(context.value), driver: driver.selectedIndex };
   for (const section of sections) {
     section.classList.toggle("chosen", section.dataset.card === card.value);
-    if (section.dataset.card === card.value) show(section, section.rows, wanted);
+    if (section.dataset.card !== card.value) continue;
+    if (section.querySelector(".count")) show(section, section.rows, wanted);
+    else document.getElementById("answer").textContent = section.textContent; // no image has code for it
   }
 }
 

@@ -65,7 +65,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
 def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) -> None:
     repository, first, second = moved
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
-    (tag,) = published_tags(repository, recipe, Settings()).tags
+    (tag,) = published_tags(repository, recipe, Settings())
     assert (tag.tag, tag.digest, tag.created[:10]) == ("b9261", second.digest, "2026-11-02")
     sizes = [layer.size for layer in second.body.layers or ()]
     assert tag.download_size == sum(sizes)
@@ -84,7 +84,7 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
     both = index(repository, of=[second, arm64], architectures=("amd64", "arm64"))
     repository.put_manifest("b9261", both)
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
-    (tag,) = published_tags(repository, recipe, Settings()).tags
+    (tag,) = published_tags(repository, recipe, Settings())
     assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
     assert tag.platforms["linux/arm64"].digest == arm64.digest
     assert (tag.documents, tag.checks) == (("SPDX",), {"libraries": 3, "help": 12})
@@ -106,7 +106,7 @@ def test_the_pages_of_a_published_image(
     for day, signs in ((4, key), (5, None)):
         attach(repository, second, REPRODUCTION, statement(second.digest, day, signs))
     # Where a key is trusted, only signed notes count.
-    (tag,) = published_tags(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings).tags
+    (tag,) = published_tags(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings)
     assert tag.moves == ()
     trust = Trust(str(key), (), tmp_path / "signing")
     attach_note(repository, second, "b9261", first.digest, HOSTILE, trust=trust)
@@ -115,6 +115,10 @@ def test_the_pages_of_a_published_image(
     page = (tmp_path / "site" / "images" / "llama-cpp-b9261.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
     assert f"docker pull {repository.name}@{second.digest}" in page
+    for file in ("images.html", "images/llama-cpp-b9261.html"):
+        text = (tmp_path / "site" / file).read_text()
+        assert f"<code>docker pull {repository.name}:b9261</code>" in text
+        assert "./farm build llama-cpp-b9261<" not in text
     assert "cosign verify" in page
     assert "help: 12" in page
     # A statement that no trusted key signed is not shown, although it is newer.
@@ -163,8 +167,8 @@ def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> No
     put_image(repository, "k", "b9261", builder_recipe="llama-cpp-b9397")
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
     others = ("llama-cpp-b9261", "llama-cpp-b9397")
-    assert published_tags(repository, recipe, Settings(), others).tags == ()
-    (tag,) = published_tags(repository, recipe, Settings(), ("llama-cpp-b9261",)).tags
+    assert published_tags(repository, recipe, Settings(), others) == ()
+    (tag,) = published_tags(repository, recipe, Settings(), ("llama-cpp-b9261",))
     assert (tag.update_size, tag.signed, tag.documents, tag.checks) == (None, False, (), {})
 
 
@@ -234,16 +238,37 @@ def test_a_registry_that_does_not_answer_is_an_error(
     assert collect(RECIPES, settings, print, offline=True).images
 
 
-def test_every_night_is_shown_and_why_it_failed(registry: str, tmp_path: Path) -> None:
+def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
+    registry: str, tmp_path: Path
+) -> None:
     repository = Repository(f"{registry}/me/llama-cpp", print)
-    nights.write(repository, night(channel="master", outcome="moved"))
-    nights.write(repository, night(channel="master", outcome="failed", reason=LOST))
+    shared = {"recipe": "llama-cpp-master", "channel": "master", "reason": LOST}
+    old, new = "a" * 40, "b" * 40
+    nights.write(repository, night(channel="master", outcome="moved", commit=old))
+    failed = {"outcome": "failed", "commit": new, **shared}
+    nights.write(repository, night(**failed, started="2026-11-22T03:17:09+00:00"))
+    nights.write(repository, night(**failed, started="2026-11-23T03:18:09+00:00"))
+    rolled = {**shared, "outcome": "held", "reason": "rolled back: garbage after 60K"}
+    nights.write(repository, night(**rolled, commit=old, started="2026-11-24T03:19:09+00:00"))
     settings = Settings(namespace=f"{registry}/me", state_dir=tmp_path / "state")
     facts = collect(RECIPES, settings, print)
     assert [each.recipe for each in facts.images if each.nights] == ["llama-cpp-master"]
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "nights.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
-    assert page.index('<li class="failed">') < page.index('<li class="moved">')
-    assert "the pin has no &lt;b&gt;mtp&lt;/b&gt;" in page
+    rows = re.findall(r'<tr class="(\w+)">(.*?)</tr>', page, re.DOTALL)
+    assert [outcome for outcome, _ in rows] == ["held", "failed", "failed", "moved"]
+    told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for _, row in rows]
+    lost = "the pin has no &lt;b&gt;mtp&lt;/b&gt;"
+    assert told == [
+        "2026-11-24 03:19 UTC held aaaaaaaaa rolled back: garbage after 60K",
+        f"2026-11-23 03:18 UTC failed bbbbbbbbb changes as in the night before: {lost}",
+        f"2026-11-22 03:17 UTC failed bbbbbbbbb changes {lost}",
+        "2026-11-21 03:00 UTC moved aaaaaaaaa",
+    ]
+    assert "<details" not in page  # nothing needs a click
+    changes = f'href="https://github.com/ggml-org/llama.cpp/compare/{old}...{new}"'
+    assert page.count(changes) == 2
     assert 'href="nights.html"' in (tmp_path / "site" / "index.html").read_text()
+    image = (tmp_path / "site" / "images" / "llama-cpp-master.html").read_text()
+    assert image.count("<tr class=") == len(rows)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
 from dataclasses import fields, replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import html5lib
 import pytest
 
 from builder.build.compilers import Compiler, Table, Thread
+from builder.core import sizes
 from builder.core.errors import WorldError
 from builder.core.settings import Settings
 from builder.engines.families import load_catalog
 from builder.presets import cards
 from builder.presets.choose import Obstacle, Refusal, known
+from builder.presets.proposals import Unserved
 from builder.presets.service import mounted
 from builder.presets.shapes import Figure
 from builder.publish.nights import NightlyRun
@@ -39,7 +43,7 @@ from builder.site.facts import (
     collect,
     measurements,
 )
-from builder.site.pages import ASSETS, write
+from builder.site.pages import ASSETS, CARD, KINDS, write
 from support import receipts
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -54,7 +58,8 @@ LOADING = {"src", "srcset", "data", "poster", "action", "background"}
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Site:
     state = tmp_path_factory.mktemp("state")
-    return collect(RECIPES, Settings(namespace="", state_dir=state), print)
+    found = collect(RECIPES, Settings(namespace="", state_dir=state), print)
+    return replace(found, repository="")  # the checkout's remote is not of these tests
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +140,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert "url(" not in asset.read_text()
 
 
-@pytest.mark.parametrize("card", ["5090", "5090-laptop", "5080", "3090"])
+@pytest.mark.parametrize("card", ["5090", "5090-laptop", CARD])
 def test_the_first_page_answers_as_choose_does(site: Path, builder: Builder, card: str) -> None:
     """The same presets in the same order, the same reasons and the same recommendations."""
     answer = json.loads(builder("choose", "--card", card, "--json").stdout)
@@ -155,15 +160,52 @@ def test_the_first_page_answers_as_choose_does(site: Path, builder: Builder, car
     assert [*rows] == shown
     marked = [name for name, row in rows.items() if ">recommended<" in row]
     assert marked == [each.preset for each in recommended]
-    first = marked if card == "5090-laptop" else []  # the script shows other cards' figures
+    first = marked if card == CARD else []  # the script shows other cards' figures
+    picks = picks.partition("</ul>")[0]
     assert re.findall(r"<code>./farm run ([^ <]+)", picks) == first
-    assert f'<b class="count">{len(shown)} of {len(shown) + len(refused)}</b>' in picks
+    count = f'<b class="count">{len(shown)} of {len(shown) + len(refused)}</b>'
+    assert count in section(site, card)
 
 
 def section(site: Path, card: str) -> str:
     """What the first page says of a card."""
     sections = re.split(r"<section ", (site / "index.html").read_text())
     return next(each for each in sections if f'data-card="{card}"' in each)
+
+
+def test_a_card_without_code_says_so_first_and_has_no_tables(site: Path) -> None:
+    shown = section(site, "3090")
+    assert "No image of this farm has code for this card" in shown
+    assert "<table" not in shown
+    options = (site / "index.html").read_text().partition("<select")[2].partition("</select>")[0]
+    groups = re.findall(r'<optgroup label="([^"]+)">(.*?)</optgroup>', options, re.DOTALL)
+    assert [label for label, _ in groups] == [*KINDS.values()]
+    cards_of = {label: re.findall(r'value="([^"]+)"', text) for label, text in groups}
+    assert {"3090", "4090", "a100-80gb"} == {*cards_of["No image has code for"]}
+    desktop = cards_of["GeForce RTX"]
+    assert desktop[:3] == ["5090", "5080", "5070-ti"]
+    assert desktop.index("5060-ti-16gb") < desktop.index("5060-ti-8gb") < desktop.index("5060")
+    assert f'value="{CARD}" selected>RTX 5060 Ti 16 GB<' in options
+
+
+def test_a_model_without_a_preset_has_a_next_step(site: Path, builder: Builder) -> None:
+    answer = json.loads(builder("choose", "--card", "5060", "--json").stdout)
+    card = next(each for each in data(site)["cards"] if each["card"] == "5060")
+    served = {each["short_name"] for each in card["fits"] if each["recommended"]}
+    models = {each["short_name"] for each in (*card["fits"], *card["excluded"])}
+    proposals, unserved = card["proposals"], card.get("unserved", [])
+    assert {each["short_name"] for each in (*proposals, *unserved)} == models - served
+    assert proposals
+    shown = unescape(section(site, "5060"))
+    for mine, its in zip(proposals, answer["proposals"], strict=True):
+        for name in ("short_name", "recipe", "quantization", "context", "memory"):
+            assert mine[name] == its[name]
+        assert mine["command"].startswith(f"./farm run {mine['recipe']} --model ~/models/")
+        assert f"<code>{mine['command']}</code>" in shown
+        assert f"<code>{mine['get']}</code>" in shown
+    for each in unserved:
+        assert each["why"] in shown
+        assert each.get("command", "") in shown
 
 
 def data(site: Path) -> Any:
@@ -173,11 +215,50 @@ def data(site: Path) -> Any:
 def test_what_is_not_known_is_absent(site: Path) -> None:
     image = next(each for each in data(site)["images"] if each["recipe"] == "beellama-0.1.1")
     assert image["code"] == ["sm_120a"]
-    assert not {"digest", "checks", "tags", "nights", "channel", "download_size"} & image.keys()
+    assert not {"digest", "checks", "tags", "nights", "channel", "unpacked_size"} & image.keys()
     page = (site / "images" / "beellama-0.1.1.html").read_text()
     for word in ("Digest", "Checks passed", "Tags", "Nights", "docker pull", "None"):
         assert word not in page
     assert not (site / "nights.html").exists()
+    hello = next(each for each in data(site)["images"] if each["recipe"] == "hello-sm120-0.1.0")
+    assert not {"created", "download_size", "passed", "known_by"} & hello.keys()
+
+
+def test_the_table_of_images_has_the_facts_of_trials(site: Path) -> None:
+    images = {each["recipe"]: each for each in data(site)["images"]}
+    rows = re.findall(r"<tr>\n(.*?)</tr>", (site / "images.html").read_text(), re.DOTALL)
+    texts = {re.findall(r"images/(.+?)\.html", row)[0]: words(row) for row in rows}
+    assert texts.keys() == images.keys()
+    for name, image in images.items():
+        kept = REPOSITORY / "trials" / f"{name}.json"
+        assert (image.get("known_by") == "trials") == kept.exists(), name
+        assert texts[name].endswith(f"./farm build {name}")
+        assert image["version"] in texts[name]
+        if not kept.exists():
+            continue
+        tried = json.loads(kept.read_text())
+        assert tried["created"][:10] in texts[name]
+        assert sizes.shown(tried["download_size"]) in texts[name]
+        refused = " and ".join(f"{n} of {kind} failed" for kind, n in tried["failed"].items())
+        state = f"refused: {refused}" if refused else f"{tried['checks']} passed"
+        assert state in texts[name]
+        source = RECIPES.engine(name).recipe.source
+        other = getattr(source, "commit", tried["commit"]) != tried["commit"]
+        assert ("copy of the source" in texts[name]) == other, name
+
+
+def test_the_versions_of_an_engine_stand_together_the_newest_first(site: Path) -> None:
+    names = re.findall(r'<b><a href="images/(.+?)\.html', (site / "images.html").read_text())
+    llama = [name for name in names if re.fullmatch(r"llama-cpp-b\d+", name)]
+    assert llama[:2] == ["llama-cpp-b10018", "llama-cpp-b9831"]
+    places = [names.index(name) for name in llama]
+    assert places == [*range(places[0], places[0] + len(llama))]
+
+
+def test_an_image_without_a_tag_has_the_command_that_builds_it(site: Path) -> None:
+    for image in data(site)["images"]:
+        page = (site / "images" / f"{image['recipe']}.html").read_text()
+        assert f"<code>./farm build {image['recipe']}</code>" in page
 
 
 def test_a_site_is_replaced_and_nothing_else(facts: Site, tmp_path: Path) -> None:
@@ -232,7 +313,10 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
         caveats=(HOSTILE,),
         missing=(NextStep(HOSTILE, HOSTILE),),
     )
-    refusal = Refusal(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), Obstacle.MEMORY)
+    proposals = (each.proposals for each in facts.cards)
+    proposal = next(each for each in proposals if each)[0]
+    proposal = replace(proposal, model=HOSTILE, quantization=HOSTILE, get=HOSTILE, command=HOSTILE)
+    refusal = Refusal(HOSTILE, "other", HOSTILE, (HOSTILE,), Obstacle.MEMORY)
     figure = replace(facts.speeds[0].figures[0], differs=HOSTILE)
     speed = replace(
         facts.speeds[0], by=HOSTILE, url="javascript:alert(1)", figures=(figure, figure)
@@ -241,7 +325,16 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
     patch = PatchFact(HOSTILE, "javascript:alert(1)", HOSTILE, HOSTILE, applied=True)
     hostile = replace(
         facts,
-        cards=(replace(card, name=HOSTILE, fits=(option,), excluded=(refusal,)),),
+        cards=(
+            replace(
+                card,
+                name=HOSTILE,
+                fits=(option,),
+                excluded=(refusal,),
+                proposals=(proposal,),
+                unserved=(Unserved(HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
+            ),
+        ),
         images=(replace(image, summary=HOSTILE, notes=(HOSTILE,), patches=(patch,)),),
         speeds=(speed,),
     )
@@ -358,7 +451,13 @@ def with_option(facts: Site, **changes: Any) -> Site:
 
 def words_of(page: Path) -> str:
     """The text of a page without its tags."""
-    return " ".join(re.sub(r"<[^>]+>", "", page.read_text()).split())
+    return words(page.read_text())
+
+
+def words(html: str) -> str:
+    """The text without tags."""
+    apart = re.sub(r"<(/?)div", r" <\1div", html)
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", apart)).split())
 
 
 def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) -> None:
@@ -373,45 +472,60 @@ def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) 
     assert data(tmp_path / "site")["cards"][0]["fits"][0]["figure"]["by"] == "@me"
 
 
-def test_a_badge_says_how_a_speed_is_known(facts: Site, tmp_path: Path) -> None:
+def shown_speed(facts: Site, folder: Path, **changes: Any) -> str:
+    """What the first page says of the speed of the only preset, in its recommendation."""
+    write(with_option(facts, **changes), folder)
+    page = (folder / "index.html").read_text()
+    cell = page[page.index('<div class="speed">') : page.index('<div class="memory">')]
+    inside = cell.removeprefix('<div class="speed">').rpartition("</div>")[0]
+    assert page.count(f'<td class="speed">{inside}</td>') == 1  # and so in the row of the table
+    return cell
+
+
+def test_the_speed_on_the_own_card_is_large_and_the_badge_says_how_it_is_known(
+    facts: Site, tmp_path: Path
+) -> None:
     cases = {
-        "published": (Figure(88.0), '<span class="badge published">published on this card</span>'),
-        "elsewhere": (
-            Figure(88.0, card=facts.cards[0].card, cards=2),
-            '<span class="badge elsewhere">published on 2 x RTX 5090 Laptop</span>',
-        ),
+        "published": (Figure(88.0), '<span class="badge published">published for this card</span>'),
         "computed": (
             Figure(123.4, (98.7, 151.2)),
             '<span class="badge computed">computed</span><span class="quiet">99 to 150</span>',
         ),
-        "unknown": (None, '<span class="badge unknown">unknown</span>'),
         "guessed": (Figure(88.0), '<span class="badge guessed">guessed</span>'),
     }
     for known_as, (figure, badge) in cases.items():
-        write(with_option(facts, known=known_as, figure=figure), tmp_path / known_as)
-        page = (tmp_path / known_as / "index.html").read_text()
-        assert page.count(badge) >= 2, known_as  # the recommendation, and the row of the table
-        assert ("<b>~120</b> tokens/s" in page) == (known_as == "computed")
+        cell = shown_speed(facts, tmp_path / known_as, known=known_as, figure=figure)
+        large = "~120" if known_as == "computed" else "88"
+        assert f'<span class="figure"><b>{large}</b> tokens/s</span>' in cell
+        assert badge in cell
+
+
+def test_the_speed_of_another_card_is_small_and_below_the_computed_one(
+    facts: Site, tmp_path: Path
+) -> None:
+    elsewhere = Figure(88.0, card=facts.cards[0].card, cards=2)
+    cell = shown_speed(facts, tmp_path / "without", known="elsewhere", figure=elsewhere)
+    assert words(cell) == "speed not known 88 on 2 x RTX 5090"
+    assert "<b>" not in cell  # no large number
+    shown = with_option(facts, known="elsewhere", figure=elsewhere)
+    (option,) = shown.cards[0].fits
+    option = replace(option, computed=Figure(123.4, (98.7, 176.0)))
+    write(replace(shown, cards=(replace(shown.cards[0], fits=(option,)),)), tmp_path / "with")
+    page = (tmp_path / "with" / "index.html").read_text()
+    cell = page[page.index('<div class="speed">') : page.index('<div class="memory">')]
+    assert words(cell) == "~120 tokens/s computed99 to 180 88 on 2 x RTX 5090"
+    # The scale and the order of the table are of the own card's numbers.
+    assert 'data-speed="123.4"' in page
+    assert '<rect width="70.1%" height="8"/>' in cell
 
 
 def test_a_speed_that_nobody_knows_has_the_reason(facts: Site, tmp_path: Path) -> None:
     why = "it drafts, and its acceptance is not known"
-    write(with_option(facts, known="unknown", figure=None, not_computed=why), tmp_path / "site")
-    assert f"unknownnot computed: {why}" in words_of(tmp_path / "site" / "index.html")
+    unknown = {"known": "unknown", "figure": None, "not_computed": why}
+    cell = shown_speed(facts, tmp_path / "site", **unknown)
+    assert words(cell) == f"speed not known {why} not known to fit"
     (fact,) = data(tmp_path / "site")["cards"][0]["fits"]
     assert fact["not_computed"] == why
-
-
-def test_a_computed_speed_stands_beside_one_of_another_card(facts: Site, tmp_path: Path) -> None:
-    shown = with_option(facts, known="elsewhere", figure=Figure(88.0, card="3090"))
-    (option,) = shown.cards[0].fits
-    option = replace(option, computed=Figure(123.4, (98.7, 176.0)))
-    write(replace(shown, cards=(replace(shown.cards[0], fits=(option,)),)), tmp_path / "site")
-    page = (tmp_path / "site" / "index.html").read_text()
-    assert page.index("<b>88</b> tokens/s") < page.index("<b>~120</b> tokens/s")
-    # Both bars have one scale: 88 of 176.
-    assert '<svg class="bar elsewhere"' in page
-    assert '<rect width="50%" height="8"/></svg>' in page
 
 
 def test_a_bar_is_the_share_of_the_cards_memory(facts: Site, tmp_path: Path) -> None:
@@ -419,7 +533,8 @@ def test_a_bar_is_the_share_of_the_cards_memory(facts: Site, tmp_path: Path) -> 
     write(with_option(facts, memory=card.memory // 4, memory_by="trial"), tmp_path / "site")
     page = (tmp_path / "site" / "index.html").read_text()
     assert re.search(r'<svg class="bar room"[^>]*><rect width="25%" height="8"/></svg>', page)
-    assert "of 23.4 GiB, tried" in words_of(tmp_path / "site" / "index.html")
+    told = f"of {sizes.gib(card.memory)}, tried"
+    assert told in words_of(tmp_path / "site" / "index.html")
 
 
 def test_a_file_for_compose_is_complete_or_its_steps_are_shown(facts: Site, tmp_path: Path) -> None:
@@ -455,16 +570,54 @@ def test_a_model_without_a_repository_is_named_by_the_user(facts: Site) -> None:
     assert not options["qwen3.6-27b-dflash@5090-laptop"].needs_file
 
 
-def test_the_repository_is_linked_where_one_is_configured(facts: Site, tmp_path: Path) -> None:
-    write(replace(facts, repository="https://example.org/me/farm.git"), tmp_path / "known")
-    page = (tmp_path / "known" / "index.html").read_text()
-    assert "<code>git clone https://example.org/me/farm.git &amp;&amp; cd farm</code>" in page
-    for each in pages(tmp_path / "known"):
-        assert '<a class="outside" href="https://example.org/me/farm.git">' in each.read_text()
+def test_every_page_says_what_it_is_whose_it_is_and_how_to_get_it(
+    facts: Site, tmp_path: Path
+) -> None:
+    farm = "https://example.org/me/farm.git"
+    clone = "<code>git clone https://example.org/me/farm.git &amp;&amp; cd farm</code>"
+    write(replace(facts, repository=farm, namespace="me"), tmp_path / "known")
+    write(replace(facts, namespace="me"), tmp_path / "images")
     write(facts, tmp_path / "unknown")
-    page = (tmp_path / "unknown" / "index.html").read_text()
-    assert "git clone" not in page
-    assert "Repository" not in page
+    titles = set()
+    for each in pages(tmp_path / "known"):
+        page = each.read_text()
+        titles.add(title := re.findall(r"<title>(.+)</title>", page)[0])
+        assert title.endswith(" | builder at example.org/me/farm")
+        about = re.findall(r'<meta name="description" content="([^"]{40,})">', page)[0]
+        assert about.endswith(" Written by builder, the farm at example.org/me/farm.")
+        assert f'<a class="farm" href="{farm}">example.org/me/farm</a>' in page
+        assert page.count(clone) == 1
+        assert page.count("builder makes Docker images of LLM engines") == 1
+    assert len(titles) == len(pages(tmp_path / "known"))
+    for each in pages(tmp_path / "images"):
+        page = each.read_text()
+        assert " | builder at docker.io/me</title>" in page
+        assert "git clone" not in page
+    for each in pages(tmp_path / "unknown"):
+        page = each.read_text()
+        assert " | builder</title>" in page
+        assert "git clone" not in page
+        assert "its owner sets <code>BUILDER_FARM_URL</code>" in page
+
+
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://github.com/me/farm.git", "https://github.com/me/farm.git"),
+        ("https://me:secret@example.org:8443/farm", "https://example.org:8443/farm"),
+        ("git@github.com:me/farm.git", ""),
+        ("/srv/farm.git", ""),
+        (None, ""),
+    ],
+)
+def test_the_repository_is_the_checkouts_remote_if_it_is_https(
+    tmp_path: Path, remote: str | None, url: str
+) -> None:
+    assert choices.remote_of(tmp_path) == ""  # no checkout
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    if remote:
+        subprocess.run(["git", "-C", tmp_path, "remote", "add", "origin", remote], check=True)
+    assert choices.remote_of(tmp_path) == url
 
 
 def test_speeds_have_a_row_for_each_preset(facts: Site, tmp_path: Path) -> None:
@@ -487,8 +640,8 @@ def test_cards_of_one_name_are_told_apart(facts: Site, tmp_path: Path) -> None:
     small = replace(card, card="small", memory=8_000_000_000)
     write(replace(facts, cards=(card, small)), tmp_path / "site")
     page = (tmp_path / "site" / "index.html").read_text()
-    assert "<h2>RTX 5090 Laptop, 8 GB</h2>" in page
-    assert "<h2>RTX 5090 Laptop, 24 GB</h2>" in page
+    assert "<h2>RTX 5090 8 GB</h2>" in page
+    assert "<h2>RTX 5090 32 GB</h2>" in page
 
 
 def test_the_tables_of_compilers_are_shown(facts: Site, tmp_path: Path) -> None:
@@ -533,5 +686,8 @@ def test_the_shipped_table_is_on_the_site(site: Path) -> None:
     (found,) = data(site)["compilers"]
     assert {"13.2.51", "13.2.78", "13.2.86"} <= {each["nvcc"] for each in found["compiler"]}
     page = (site / "compilers.html").read_text()
-    assert page.count('<b class="wrong">') == 6  # three types of two releases
+    first, _, folded = page.partition("<details>")
+    for part in (first, folded):
+        assert part.count('<b class="wrong">') == 6  # three types of two releases
+    assert "Without a wrong type: 13.0.48, " in first
     assert "ggml-org/llama.cpp#28581" in page
