@@ -422,7 +422,7 @@ def trials(
     """
     from builder.build import record, reports
     from builder.presets import catalog as preset_files
-    from builder.presets.receipts import load_receipts
+    from builder.presets.receipts import checked
     from builder.presets.schema import TRIALS
     from builder.presets.shapes import own_contexts
 
@@ -439,7 +439,8 @@ def trials(
             what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
     if (found.root / TRIALS).is_dir():
-        measured = Counter(each.receipt.image.recipe for each in load_receipts(found).entries)
+        receipts = checked(found, datetime.now(UTC))
+        measured = Counter(each.receipt.image.recipe for each in receipts.entries)
         reports.write_trials_page(found, presets, own_contexts(), measured)
     if as_json:
         print_json({name: str(file) for name, file in files.items()})

@@ -21,8 +21,8 @@ from builder.build.compilers import LIMIT
 from builder.core import sizes
 from builder.core.errors import WorldError
 from builder.core.files import is_disk_full, require_writable
+from builder.core.names import github_page
 from builder.core.sizes import version_order
-from builder.core.web import github_page
 from builder.docker.gpus import version_numbers
 from builder.image import code_paths as code
 from builder.publish.nights import NightlyRun
