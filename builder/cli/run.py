@@ -331,8 +331,8 @@ def export(
     restart: RestartOption = "unless-stopped",
     card: str = option(
         "--card CARD",
-        "Card of cards/ for which a short name is resolved: 5090-laptop, ... Default: the cards "
-        "of this machine.",
+        "Card of cards/ that a preset has to run on, and for which a short name is resolved: "
+        "5090-laptop, ... Default: the cards of this machine.",
         "auto",
         autocompletion=options.known_cards,
     ),
@@ -361,7 +361,8 @@ def export(
     (BUILDER_MODELS_DIR, else ~/models) and the reason for each option as a comment. Nothing is
     started or downloaded; the Hub is asked for missing file names.
 
-    The exit code is 4 if the image exists nowhere, or a model's file name is not known.
+    The exit code is 4 if the image exists nowhere, or a model's file name is not known, and 15 if
+    the preset does not run on the card.
     """
     from builder.presets.choose import resolved
     from builder.presets.exports import FORMATS

@@ -277,6 +277,9 @@ def _ram(run: Run, recipe: Recipe, files: Files, words: Sequence[str]) -> dict[s
     sizes += [Path(mount.source).stat().st_size for mount in files.mounts if mount.file]
     unknown = " that are known" if None in sizes else ""
     found = {f"of weights{unknown} ({why})": sum(size or 0 for size in sizes)} if why else {}
+    memory = run.preset.memory if run.preset else None
+    if run.cpu and memory and memory.whole:
+        found = {"that the published run took on its card (--cpu)": memory.whole}
     serve = families.serve_of(recipe)
     if families.ENGINES[recipe.family].name_option:
         return found | {'as in vLLM\'s own example ("Using Kubernetes")': 6 * 10**9}
@@ -284,7 +287,7 @@ def _ram(run: Run, recipe: Recipe, files: Files, words: Sequence[str]) -> dict[s
         cache = given.get("--cache-ram", "")
         mib = int(cache) if cache.isdecimal() else 8192
         found["of cached prompts (llama-server's --cache-ram)"] = mib << 20
-    return found | {"for the program and CUDA (not measured)": 1 << 30}
+    return found | {"for the program and its libraries (not measured)": 1 << 30}
 
 
 def container_name(run: str) -> str:

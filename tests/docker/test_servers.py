@@ -80,7 +80,7 @@ def test_a_server_from_its_start_to_its_end(farm: Checkout) -> None:
     assert "up to date" in farm("update", farm.name)
     # Another server on this port is refused before anything is built.
     recipe = farm.root / "recipes" / f"{farm.name}.toml"
-    text = recipe.read_text().replace(VERSION, f"{VERSION}-2")
+    text = recipe.read_text().replace(VERSION, f"{VERSION}-2").replace(IMAGE, f"{IMAGE}-2")
     recipe.with_name(f"{farm.name}-2.toml").write_text(text)
     other = farm("run", f"{farm.name}-2", "--cpu", "--port", str(port), "--yes", expect=4)
     assert f"port {port} of 127.0.0.1 cannot be used: {RUNS} has it" in other

@@ -104,7 +104,7 @@ def test_the_request_of_memory_names_its_parts() -> None:
     said = " ".join(comment.replace("#", "").split())
     assert said == (
         "15.2 GiB of weights (--mlock); 8.0 GiB of cached prompts (llama-server's --cache-ram); "
-        "1.0 GiB for the program and CUDA (not measured)"
+        "1.0 GiB for the program and its libraries (not measured)"
     )
     assert request.startswith('{cpu: "1", memory: 25Gi}\n')
     assert (

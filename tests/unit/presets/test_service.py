@@ -202,24 +202,29 @@ def test_the_name_of_a_container_is_a_label_in_dns(run: str, name: str) -> None:
 
 
 GIB = 1 << 30
-CACHED, OWN = (
+CACHED, LIBRARIES = (
     "of cached prompts (llama-server's --cache-ram)",
-    "for the program and CUDA (not measured)",
+    "for the program and its libraries (not measured)",
 )
 
 
 @pytest.mark.parametrize(
     ("recipe", "words", "cpu", "needs"),
     [
-        (LLAMA, ["-ngl", "99"], False, {CACHED: 8 * GIB, OWN: GIB}),
+        (LLAMA, ["-ngl", "99"], False, {CACHED: 8 * GIB, LIBRARIES: GIB}),
         (
             LLAMA,
             ["--cache-ram", "0", "-ncmoe", "9"],
             False,
-            {"of weights (--n-cpu-moe)": 9, OWN: GIB},
+            {"of weights (--n-cpu-moe)": 9, LIBRARIES: GIB},
         ),
-        (LLAMA, ["-cram", "1024"], True, {"of weights (--cpu)": 9, CACHED: GIB, OWN: GIB}),
-        (LLAMA, ["--no-mmap"], False, {"of weights (--no-mmap)": 9, CACHED: 8 * GIB, OWN: GIB}),
+        (LLAMA, ["-cram", "1024"], True, {"of weights (--cpu)": 9, CACHED: GIB, LIBRARIES: GIB}),
+        (
+            LLAMA,
+            ["--no-mmap"],
+            False,
+            {"of weights (--no-mmap)": 9, CACHED: 8 * GIB, LIBRARIES: GIB},
+        ),
         ("vllm-0.21.0", [], False, {'as in vLLM\'s own example ("Using Kubernetes")': 6 * 10**9}),
     ],
 )
@@ -231,6 +236,14 @@ def test_the_memory_of_the_machine(
     run = Run("a@5090", RECIPES.engine(recipe).recipe, preset, cpu=cpu)
     found = service(run, IMAGE, Files({"model": "/models/me/A-GGUF/a.gguf"}))
     assert {what: count for what, count in found.ram.items() if count} == needs
+
+
+def test_on_the_cpu_the_machine_needs_what_the_card_needed() -> None:
+    preset = preset_of(LLAMA, memory={"total": 20, "unit": "GiB"})
+    run = Run("a@5090", RECIPES.engine(LLAMA).recipe, preset, cpu=True)
+    found = service(run, IMAGE, Files({"model": "/m"})).ram
+    assert found["that the published run took on its card (--cpu)"] == 20 * GIB
+    assert found.keys() == {"that the published run took on its card (--cpu)", CACHED, LIBRARIES}
 
 
 def test_the_memory_of_the_machine_has_the_size_of_a_given_file(tmp_path: Path) -> None:
