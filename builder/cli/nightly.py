@@ -202,8 +202,6 @@ def _downloads(status: Status) -> Iterator[str]:
 
 def _notes(status: Status) -> Iterator[tuple[str, str]]:
     """The texts about a tag, each after its recipe."""
-    from builder.upstream.status import cause_of
-
     name, last = status.recipe, status.last
     if last is not None:
         good = minute(status.good.started) if status.good else "unknown"
@@ -221,8 +219,8 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
         text = f"reproduced {again.created[:10]} on {again.architecture}"
         problem = again.problem or "no trusted key signed the statement"
         yield name, f"{text}, {f'signed by {again.key}' if again.key else f'unverified: {problem}'}"
-    if status.problem:
-        yield name, cause_of(status.problem)
+    for cause in status.causes:
+        yield name, cause
 
 
 # ``builder bisect``.

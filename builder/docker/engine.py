@@ -205,7 +205,7 @@ UNTRUSTED_HINT = (
     "/etc/docker/certs.d/REGISTRY/ca.crt"
 )
 TAG_ATTEMPTS = 10
-DF_ATTEMPTS = 60
+DF_ATTEMPTS, DF_FAILURES = 120, 5
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
 DENIED = "permission denied"
 DENIED_HINT = "run it as root, or join the group: `usermod -aG docker $USER`, and log in again"
@@ -526,10 +526,11 @@ class Usage(NamedTuple):
 def usage() -> Usage:
     """Ask the engine, which may take many seconds.  Raises ``WorldError``."""
     ask_engine()
-    for _ in range(DF_ATTEMPTS):
+    for attempt in range(DF_ATTEMPTS):
         done = call("system", "df", "--verbose", "--format={{json .}}")
         found = _object(done.stdout)
-        if found or "already running" not in done.stderr:  # it answers one at a time
+        # It answers one at a time; and it may fail where an image is removed in the meantime.
+        if found or (attempt >= DF_FAILURES and "already running" not in done.stderr):
             break
         time.sleep(1)
     if not found:

@@ -87,6 +87,14 @@ class Status:
     """The last good and the last failed nightly run."""
     problem: str = ""
     """Why part of the status is not known."""
+    errors: tuple[str, ...] = ()
+    """The same, of each error by itself."""
+
+    @property
+    def causes(self) -> list[str]:
+        """Each problem in one line that does not name the repository: the same for all it meets."""
+        lines = [URL.sub(r"\1", each).splitlines()[:2] for each in self.errors or (self.problem,)]
+        return [": ".join(filter(None, each)) for each in lines if each]
 
     @property
     def last(self) -> NightlyRun | None:
@@ -112,7 +120,7 @@ class Status:
 
     def as_json(self) -> dict[str, Any]:
         """The status as JSON data."""
-        return {"state": self.state, **to_jsonable_python(self)}
+        return {"state": self.state, **to_jsonable_python(self, exclude={"errors"})}
 
 
 def statuses(
@@ -187,7 +195,8 @@ def _of_channel(channel: Channel, settings: Settings, repositories: Repositories
 
 
 def _note(status: Status, *errors: BuilderError) -> None:
-    status.problem = REQUEST.sub("", "\n".join(map(str, errors)))
+    status.errors = tuple(REQUEST.sub("", str(error)) for error in errors)
+    status.problem = "\n".join(status.errors)
     status.unanswered = any(isinstance(error, FetchError) for error in errors)
 
 
@@ -289,15 +298,9 @@ def require_fresh(found: Sequence[Status]) -> None:
     if unknown:
         raise FetchError(
             f"the state of {len(unknown)} of {len(found)} tags is not known",
-            "\n".join(grouped((each.recipe, cause_of(each.problem)) for each in unknown)),
+            "\n".join(grouped((each.recipe, cause) for each in unknown for cause in each.causes)),
             "try again later, or correct the causes above",
         )
-
-
-def cause_of(problem: str) -> str:
-    """A problem in one line that does not name the repository: the same for all that it meets."""
-    what, _, why = URL.sub(r"\1", problem).partition("\n")
-    return ": ".join(filter(None, (what, why.partition("\n")[0])))
 
 
 def grouped(texts: Iterable[tuple[str, str]]) -> Iterator[str]:
