@@ -99,7 +99,7 @@ function propose(section, wanted) {
 }
 
 function show(section, rows, wanted) {
-  for (const mark of section.querySelectorAll("tbody .mark")) mark.remove(); // the recommended ones stand above
+  for (const mark of section.querySelectorAll("tbody .mark:not(.composed)")) mark.remove(); // the recommended ones stand above
   for (const link of section.querySelectorAll("tbody .start > a")) unfold(link);
   const ranked = rows.filter((row) => (!wanted.model || row.dataset.group === wanted.model) && !whyNot(row, wanted));
   for (const row of rows) row.hidden = !ranked.includes(row);

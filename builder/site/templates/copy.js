@@ -15,7 +15,7 @@ document.addEventListener("click", async ({ target }) => {
     target.textContent = "Copied";
   } catch {
     getSelection().selectAllChildren(code); // a page without TLS has no clipboard
-    target.textContent = "Press Ctrl+C";
+    target.textContent = "Ctrl+C";
   }
   setTimeout(() => (target.textContent = "Copy"), 2000);
 });
