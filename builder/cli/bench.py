@@ -1,4 +1,4 @@
-"""``builder bench``: run (the default), compare."""
+"""``builder bench``, and ``builder receipts``: list (the default), add."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
@@ -24,28 +24,7 @@ if TYPE_CHECKING:
     from builder.presets.receipts import ReceiptEntry
     from builder.publish.remote_image import RemoteImage
 
-RUN = "run"
 
-
-class RunByDefault(TyperGroup):
-    """``builder bench IMAGE`` is ``builder bench run IMAGE``."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named, else ``run``."""
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            args = [RUN, *args]
-        return super().resolve_command(ctx, args)
-
-
-group = typer.Typer(
-    cls=RunByDefault,
-    no_args_is_help=True,
-    help="Measure the generation speed of an image or a server: `builder bench IMAGE --model "
-    "FILE`.",
-)
-
-
-@group.command(RUN, cls=options.EngineCommand)
 def run_benchmark(
     target: str = argument(
         "RECIPE|IMAGE|URL",
@@ -184,21 +163,10 @@ def _load(file: Path) -> Benchmark:
         raise WorldError(f"{file} is not a saved benchmark", str(error), hint) from error
 
 
-SavedFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE.json", exists=True, dir_okay=False, help="The output of `bench --json`."
-    ),
-]
+def compare(first: Path, second: Path, *, as_json: bool) -> None:
+    """Print how much faster the second of two saved benchmarks is, for each size of the context.
 
-
-@group.command()
-def compare(first: SavedFile, second: SavedFile, as_json: options.JsonOption = False) -> None:
-    """Compare two benchmarks on the same hardware: how much faster is the second one?
-
-    For each context size that both have, the command prints the means, their ratio with its 95 %
-    confidence interval, and whether the difference is significant; then all other differences. If
-    the GPU, the model or the prompt differ, the engines cannot be compared and the exit code is 4.
+    Raises ``WorldError`` if something else decides the speed: the GPU, the model or the prompt.
     """
     from builder.measure.bench import compare as compared
 
@@ -293,7 +261,7 @@ class ListByDefault(TyperGroup):
 group_receipts = typer.Typer(
     cls=ListByDefault,
     help="List the receipts: benchmarks of published images on cards. "
-    "`builder bench run IMAGE --model FILE --receipt FILE` makes one, `builder receipts add FILE` "
+    "`builder bench IMAGE --model FILE --receipt FILE` makes one, `builder receipts add FILE` "
     "adds it.",
 )
 
@@ -313,7 +281,7 @@ def list_receipts(
         entries = found.entries
         print_json([{"name": of.name, **of.receipt.model_dump(mode="json")} for of in entries])
     elif not found.entries:
-        maker = "`builder bench run IMAGE --model FILE --receipt FILE`"
+        maker = "`builder bench IMAGE --model FILE --receipt FILE`"
         line(f"there are no receipts yet: {maker} makes one")
     else:
         rows = [row for each in found.entries for row in _rows(each)]

@@ -314,7 +314,8 @@ KINDS = "RECIPE|IMAGE|PATH"
 def compare(
     before: str = argument(
         f"A={KINDS}",
-        "Name of a recipe, an image of Docker or of a registry, a directory, or a file.",
+        "Name of a recipe, an image of Docker or of a registry, a directory, a file, or the "
+        "output of `bench --json`: FILE.json.",
     ),
     after: str = argument(f"B={KINDS}", "Compared with A."),
     catalog: options.CatalogOption = None,
@@ -331,22 +332,16 @@ def compare(
     ),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare two images, directories or files, down to each kernel.
+    """Compare two images, directories or files, down to each kernel; or two saved benchmarks.
 
-    Files are compared by content, mode, owner, links and extended attributes; ELF files by linked
-    libraries, dynamic symbols and sections; CUDA device code by PTX and SASS of every kernel, byte
-    for byte. Layers and configuration of images are compared, too. No program of an image is run.
-    A terminal gets the first rows of each table; a pipe, a file and --json get all of them.
-
-    With --numbers, A and B are recipes. The cases of the check `numbers`, and answers of the
-    servers, are computed for both images on a simulated card. Cases with another outcome are
-    listed, the first cases with the first launch that stores other bytes.
-
-    An image that Docker does not have is pulled from its registry and removed afterwards. A path
-    that is also the name of a recipe is written with `./`.
-
-    The exit code is 17 if something differs.
+    No program of an image is run. The exit code is 17 if something differs, and 4 if two benchmarks
+    are of different hardware, models or prompts. docs/compare.md says what is compared.
     """
+    if all(name.endswith(".json") and Path(name).is_file() for name in (before, after)):
+        from builder.cli import bench
+
+        bench.compare(Path(before), Path(after), as_json=as_json)
+        return
     from builder.build.compare import compare_named
     from builder.cli.session import build_session
     from builder.image.compare import summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from builder.core.errors import as_started, plain
+from builder.core.errors import PROGRAM, BuilderError, as_started, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_IN_BACK_TICKS = re.compile(r"`[^`\n]+`")
 
 
 @cache
@@ -113,18 +116,30 @@ def _tabbed(rows: Sequence[Sequence[str]]) -> None:
         out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
 
 
-def _wrapped(text: str) -> str:
-    """A text below a title: indented, and broken between words where it is on a terminal."""
-    width = out().width if out().is_terminal else sys.maxsize
-    indent = "  "
-    return textwrap.fill(
-        as_started(plain(text)),
-        max(width, READABLE),
-        initial_indent=indent,
+def _wrapped(text: str, console: Console, first: str = "  ", indent: str = "  ") -> str:
+    """A text below a title: indented, and broken between words where it is on a terminal.
+
+    A command in back ticks stays whole, so that it can be copied.
+    """
+    whole = _IN_BACK_TICKS.sub(lambda found: found[0].replace(" ", "\xa0"), as_started(plain(text)))
+    filled = textwrap.fill(
+        whole,
+        max(console.width, READABLE) if console.is_terminal else sys.maxsize,
+        initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return filled.replace("\xa0", " ")
+
+
+def print_error(error: BuilderError) -> None:
+    """Print what failed, why, and the next step."""
+    lines = [_wrapped(f"{PROGRAM}: {error.what}", err(), "")]
+    lines += [_wrapped(why, err()) for why in error.why.splitlines()]
+    for number, step in enumerate(error.hint.splitlines()):
+        lines.append(_wrapped(step, err(), "     " if number else "  -> ", "     "))
+    typer.echo("\n".join(lines), err=True)
 
 
 def first_rows(
@@ -154,7 +169,7 @@ def pairs(lines: Mapping[str, str] | Sequence[tuple[str, str]]) -> None:
 def paragraph(title: str, lines: Sequence[str]) -> None:
     """Print an indented list below its title; nothing if the list is empty."""
     if lines:
-        line("\n".join([f"\n{title}", *map(_wrapped, lines)]))
+        line("\n".join([f"\n{title}", *(_wrapped(each, out()) for each in lines)]))
 
 
 def counted(count: int, noun: str) -> str:

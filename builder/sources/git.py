@@ -342,7 +342,9 @@ def checked_url(url: str) -> str:
         return f"ssh://{found[1]}/{found[2]}"
     if not URL.fullmatch(url):
         raise FetchError(
-            f"{url!r} is not a supported git URL", "it must be https, http, ssh, git or file"
+            f"{url!r} is not a supported git URL",
+            "it must be https, http, ssh, git or file",
+            "write it in full: https://github.com/OWNER/NAME, or file:///DIRECTORY",
         )
     return url
 

@@ -154,11 +154,15 @@ def test_a_comparison_of_unlike_machines_is_shown_and_refused(
     for name, more in (("a", {}), ("b", {"machine": {"gpus": [], "cpu": "a"}})):
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(json.dumps(benchmark([1.0, 1.1, 1.0], **more).as_json()))
-    assert builder("bench", "compare", files[0], files[0]).returncode == 0
-    done = builder("bench", "compare", *files)
+    assert builder("compare", files[0], files[0]).returncode == 0
+    done = builder("compare", *files)
     assert done.returncode == 4
     assert "1024\t1.03\t1.03\t1.000" in done.stdout
     assert "DIFFERS: gpus: ['RTX 5090, 32607 MiB'] | none" in done.stdout
+    files[1].write_text("{}")
+    done = builder("compare", *files)
+    assert done.returncode == 4
+    assert "b.json is not a saved benchmark" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -166,11 +170,10 @@ def test_a_comparison_of_unlike_machines_is_shown_and_refused(
     [
         (["http://127.0.0.1:1"], 4, "does not list its models"),
         (["hello-sm120"], 2, "an image needs a model to serve"),
-        (["hello-sm120", "--model", "MODEL", "--context", "32M"], 2, "not a number of tokens"),
+        (["hello-sm120", "--model", "MODEL", "--context", "32G"], 2, "not a number of tokens"),
         (["http://127.0.0.1:1", "--model", "MODEL"], 2, "the server at a URL has its own"),
         (["http://127.0.0.1:1", "--receipt", "a.json"], 2, "a receipt is of an image"),
         (["hello-sm120", "--model", "MODEL", "--by", "me"], 2, "add --receipt FILE"),
-        (["compare", "MODEL", "MODEL"], 4, "is not a saved benchmark"),
     ],
 )
 def test_an_impossible_benchmark_is_refused(
