@@ -54,12 +54,9 @@ def new(
 ) -> None:
     """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
 
-    The recipe has the commit, the build number, the license, and probes for the options that the
-    source shows. It passes `recipe check` before it is written. A tree that no family recognizes
-    needs --like. The exit code is 3 if the recipe would not be valid, and 4 if it exists
-    already.
+    It passes `builder recipe check` before it is written; with it come its lock files and, in a
+    checkout, what the farm's tests compare. A tree that no family recognizes needs --like.
     """
-    from builder.recipes.edit import write
     from builder.upstream import new_recipe
 
     recipes = catalog_at(catalog)
@@ -78,8 +75,8 @@ def new(
             f"{found.file} exists already",
             hint="another --name ENGINE-VERSION, or --force to replace it",
         )
-    write(found.file, found.text)
-    line(f"written {found.file}")
+    for file in new_recipe.write(found, recipes.root):
+        line(f"written {file}")
     if like is not None:
         parts = "entrypoint, definitions, packages, probes, summary"
         log(f"look over what it has from {like}: {parts}")

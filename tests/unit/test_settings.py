@@ -83,7 +83,7 @@ def test_an_error_names_the_variable_or_the_line_of_the_file(
     monkeypatch.setenv("BUILDER_JOBS", "-1")
     with pytest.raises(WorldError) as caught:
         settings.load()
-    assert caught.value.why.startswith("BUILDER_JOBS: input should be greater than or equal to 0")
+    assert caught.value.why.startswith("BUILDER_JOBS: must be at least 0")
     monkeypatch.delenv("BUILDER_JOBS")
     file.write_text("jobs = = 2\n")
     with pytest.raises(WorldError, match="is not TOML") as caught:
