@@ -100,7 +100,7 @@ def run(
     context: ContextOption = None,
     card: str = option(
         "--card CARD",
-        "Card of this machine: 5090-laptop, ... Default: the first that suffices. With --print, "
+        "Card of this machine: 5090-laptop, ... Default: the first that suffices. With --dry-run, "
         "any card of cards/.",
         "auto",
         autocompletion=options.known_cards,
@@ -118,9 +118,9 @@ def run(
     ),
     cpu: bool = flag("--cpu", "Run on the CPU: slow, and needs no GPU."),
     printed: bool = flag(
-        "--print --dry-run", "Print the `docker run` command; build, download and start nothing."
+        "--dry-run", "Print the `docker run` command; build, download and start nothing."
     ),
-    seconds: float = option("--seconds SECONDS", "Time limit until it is healthy.", 900, min=1),
+    seconds: float = option("--timeout SECONDS", "Time limit until it is healthy.", 900, min=1),
     catalog: options.CatalogOption = None,
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
@@ -382,7 +382,7 @@ def fit(
         "Search the largest context that fits, in steps of 1024 tokens.",
         True,
     ),
-    seconds: float = option("--seconds SECONDS", "Time limit until a server is ready.", 900, min=1),
+    seconds: float = option("--timeout SECONDS", "Time limit until a server is ready.", 900, min=1),
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:

@@ -226,7 +226,7 @@ def test_a_wrong_command_line_is_told(builder: Builder) -> None:
 
 
 def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> None:
-    for command in (["push", "hello-sm120"], ["push", "hello-sm120", "--check"], ["status"]):
+    for command in (["push", "hello-sm120"], ["push", "hello-sm120", "--dry-run"], ["status"]):
         done = builder(*command)
         assert done.returncode == 12, done.stderr
         assert done.stderr.count("BUILDER_NAMESPACE is not set") == 1, done.stderr
