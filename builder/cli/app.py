@@ -246,7 +246,7 @@ def _no_option(error: Any, called: str) -> UsageError:
     name = error.option_name
     # Click names -n alone for -ngl.
     word = next((each for each in sys.argv if each.startswith(name)), name)
-    other = OTHER_OPTIONS.get(name)
+    other = OTHER_OPTIONS.get(name.partition("=")[0])
     if other in {each for param in error.ctx.command.params for each in param.opts}:
         return UsageError(f"no option is named {word}", hint=f"here it is {other}")
     near = " or ".join(sorted(error.possibilities or ()))

@@ -302,12 +302,8 @@ def add(
 ) -> None:
     """Check a receipt and copy it to receipts/.
 
-    A receipt is refused if its registry does not have the image, a run has no possible speed, the
-    image does not run on the card or with the driver, it was measured without a GPU, its date is in
-    the future, the recipe is unknown, the same runs are there already, or if it has a path, a host
-    name, an address or a serial number.
-
-    The exit code is 16 if the receipt is refused, and 5 if the registry does not answer.
+    A receipt is refused if the registry lacks its image, its figures are not possible, or it has
+    private data. docs/presets.md has all rules.
     """
     from builder.presets import receipts
     from builder.presets.receipts import require_valid

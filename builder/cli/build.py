@@ -40,11 +40,9 @@ def build(
 ) -> None:
     """Build the image of a recipe, smoke-test it, and tag it.
 
-    The command downloads and verifies all inputs, builds the base image if it is missing, compiles
-    the engine without network access, and checks the image against the recipe. If a verified image
-    with the same build key exists, nothing is built. An interrupted build can be started again.
-    A recipe with several platforms has an image for each: all are built and checked, also if one
-    of them fails.
+    All inputs are downloaded and verified, then the engine is compiled without a network, and the
+    image is checked against the recipe. If a verified image with the same build key exists, nothing
+    is built. A build that was interrupted can be started again.
     """
     from builder.build import build as pipeline
     from builder.checks.subject import GpuTest
@@ -161,13 +159,8 @@ def smoke(
 ) -> None:
     """Smoke-test an image and print every check with its expected and its actual result.
 
-    First the image is read without running it. Then its programs run as the image's own user,
-    without network and with a read-only root file system, and its server serves a test model,
-    first on the CPU, then on a simulated card, where its own CUDA code runs.
-    With a GPU, the device and the model on it are checked, and the *collapse test* repeats one
-    prompt and fails if generation becomes slower.
-
-    The exit code is 7 if a check failed and 8 if a check could not be run.
+    Its programs run without network, and its server serves a test model on the CPU and on a
+    simulated card. With a GPU, it serves one there, too. docs/checks.md has all checks.
     """
     from builder.build import lookup
     from builder.checks.subject import GpuTest

@@ -98,9 +98,7 @@ def check(
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
 
-    Warnings name gaps of the smoke test, a patch without a probe or a server that is never started,
-    and options of a preset that its image does not suit. The exit code is 3 if a recipe or a preset
-    is invalid, or with --strict if there is a warning.
+    Warnings name gaps of the smoke test, and options of a preset that its image does not suit.
     """
     from builder.build import compilers
     from builder.plan import explain as lint
@@ -259,9 +257,7 @@ def export(
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
 
-    Its lock files are written with it. For an image of a channel, the recipe has the nightly run's
-    pins; its first lines name the commit of the catalog whose bases and patches were used.
-    An existing file with different contents is not overwritten; the exit code is then 4.
+    Its lock files are written with it. An existing file with different contents is not overwritten.
     """
     from builder.publish import attachments
     from builder.publish.tags import repository_of
@@ -291,9 +287,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of recipes, for editors.
 
-    An editor with TOML support finds it through the first line of a recipe:
-
-    `#:schema schemas/recipe.schema.json`
+    An editor finds it through the first line of a recipe: `#:schema schemas/recipe.schema.json`
     """
     from builder.presets.schema import Preset
     from builder.recipes.schema import BaseRecipe, Recipe, json_schema

@@ -388,11 +388,10 @@ def fit(
 ) -> None:
     """Try how much context of a model fits on a card, without the card or the model.
 
-    The recipe's image starts its real server on a simulated card, with the real header of the
-    model and a hole for its weights. A long request follows, so that memory that is allocated at
-    run time counts. For each context, the table has the peak by kind and the refused allocation.
-
-    The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
+    The image's real server starts on a simulated card, with the real header of the model and a hole
+    for its weights, and answers a long request. For each context, the table has the peak by kind
+    and the refused allocation. The exit code is 15 if no context fits, and 8 if the engine fails
+    for another reason.
     """
     from builder.cli.session import build_session
     from builder.presets import cards
@@ -538,14 +537,8 @@ def paths(
 ) -> None:
     """Show which path an engine takes for its work on the card: attention, products, KV cache.
 
-    An engine chooses kernels by card, model and options, and falls back to others without a word.
-    The smoke test starts its server on a simulated card, with a small model and as each preset,
-    and keeps the names of the kernels. Where this machine has no record of it, trials/ has what
-    another one kept. With two recipes, the table has what differs. `fit` takes options of the
-    engine, and shows the paths, too.
-
-    The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
-    is 15 if the model does not fit, and 8 if the engine fails for another reason.
+    The smoke test keeps the names of the kernels that a server starts; with two recipes, the table
+    has what differs. With --model, the server is started now.
     """
     from builder.build.reports import paths_of
     from builder.cli.session import build_session

@@ -52,13 +52,8 @@ def promote(
 ) -> None:
     """Move a tag to an image that is already in the registry.
 
-    Without --to, the image is the one with the recipe's build key, under the same conditions as for
-    `builder push`; the local engine does not need to have it. With --to, only the image's label
-    builder.key is checked, which anybody with push access can set.
-
-    The exit code is 9 if another run on this machine moves or deletes tags, and 12 if the registry
-    does not have the image, nothing vouches for it, or the tag would lose a platform. The tag is
-    then not moved.
+    Without --to, it is the image with the recipe's build key. The tag is not moved if the registry
+    lacks the image, nothing vouches for it, or the tag would lose a platform.
     """
     from builder.publish import tags
 
@@ -96,11 +91,8 @@ def rollback(
 ) -> None:
     """Move a tag back to its previous image; repeat it to go back further.
 
-    A channel that was rolled back stays there until a nightly run has a new image. Only the image's
-    label builder.key is checked, which anybody with push access can set. If BUILDER_COSIGN_KEY or
-    BUILDER_TRUSTED_KEYS is set, only notes of moves that are signed count. The exit code is 9 if
-    another run on this machine moves or deletes tags, and 12 if the previous image is unknown or
-    gone, or the tag would lose a platform. The tag is then not moved.
+    A channel that was rolled back stays there until a nightly run has a new image. With
+    BUILDER_COSIGN_KEY or BUILDER_TRUSTED_KEYS, only signed notes of moves count.
     """
     from builder.publish import tags
     from builder.publish.tag_history import require_previous
@@ -120,10 +112,7 @@ def history(
 ) -> None:
     """Show all moves of a tag with their reasons, newest first.
 
-    The moves are attached to the images: moves to deleted images are not shown. Each digest is
-    valid for `--to`. A version tag has no moves until it is replaced. If BUILDER_COSIGN_KEY or
-    BUILDER_TRUSTED_KEYS is set, only signed moves count. The exit code is 12 if the tag does not
-    exist.
+    Each digest is valid for `--to`. Moves to images that were deleted are not shown.
     """
     from builder.publish.tag_history import moves, require_tag
     from builder.publish.tags import repository_of
@@ -307,13 +296,8 @@ def describe(
 ) -> None:
     """Write the description of a recipe's repository on Docker Hub.
 
-    The page covers all recipes whose images have a tag in the repository: the engine, its
-    GPUs, how to run it, each tag with its pin, patches, reasons and checks, licenses and notes. A
-    page that is too long is cut at a paragraph and says so. With --dry-run, Docker Hub is not asked
-    and all recipes of the repository are described.
-
-    The access token needs the scopes Read, Write and Delete. The exit code is 5 if Docker Hub does
-    not answer, and 12 if it refuses, or if the repository is in another registry.
+    It covers all recipes whose images have a tag in the repository. The access token needs the
+    scopes Read, Write and Delete. With --dry-run, the page is printed, and Docker Hub is not asked.
     """
     from builder.docker.engine import HUB
     from builder.publish import hub as hub_page
@@ -459,11 +443,8 @@ def sbom(
 ) -> None:
     """Print the SBOM of a recipe's verified image, as JSON.
 
-    It lists parts that scanners of the image cannot see: the fork and its commit, each patch and
-    pull request with its reason, CUDA libraries from wheels, the base image and the GPUs; and the
-    Debian packages in the image. Build tools are marked as such, and files of unknown origin are
-    mentioned. The registry keeps the documents that an image was pushed with. The exit code is 4 if
-    there is no verified image, and 12 if the registry has no such document.
+    It lists what scanners of the image cannot see, too: the fork and its commit, each patch with
+    its reason, CUDA libraries from wheels.
     """
     from builder.build.lookup import verified
     from builder.cli.session import build_session
