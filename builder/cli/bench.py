@@ -81,7 +81,7 @@ def run_benchmark(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Measure the generation speed of an image or a server, one request at a time.
+    """Measure the generation speed of an image or a server.
 
     The defaults are the settings of published benchmarks: 2 warm-ups and 10 runs of one prompt,
     2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
@@ -260,9 +260,7 @@ class ListByDefault(TyperGroup):
 
 group_receipts = typer.Typer(
     cls=ListByDefault,
-    help="List the receipts: benchmarks of published images on cards. "
-    "`builder bench IMAGE --model FILE --receipt FILE` makes one, `builder receipts add FILE` "
-    "adds it.",
+    help="List the receipts: benchmarks of published images on cards.",
 )
 
 

@@ -157,7 +157,7 @@ def smoke(
     junit: options.JunitOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Smoke-test an image and print every check with its expected and its actual result.
+    """Run all checks of an image, and print what they expect and find.
 
     Its programs run without network, and its server serves a test model on the CPU and on a
     simulated card. With a GPU, it serves one there, too. docs/checks.md has all checks.

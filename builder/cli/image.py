@@ -193,7 +193,7 @@ def ptx(
     ),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show how much of an image's PTX is kept, or write it to a directory.
+    """Show how much of an image's PTX is kept, or write it out.
 
     PTX is kept while an engine is compiled, and `builder push` attaches it. Machine code from an
     older compiler cache has none: `--compile` compiles it again.
@@ -250,7 +250,7 @@ def compilers(
     save: bool = flag("--save", "Write the table to compilers/RECIPE.toml of the catalog."),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find compilers that miscompile the quantizations of a recipe's tree; no GPU is needed.
+    """Find releases of nvcc that miscompile a tree's quantizations.
 
     Each release of nvcc compiles ggml's quantization kernels to PTX, and an interpreter computes
     them. The table has each type's error against gguf-py; above 5e-4, ggml's own limit, the type is
@@ -315,7 +315,7 @@ def compare(
     ),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare two images, directories or files, down to each kernel; or two saved benchmarks.
+    """Compare two images, directories, files or saved benchmarks.
 
     No program of an image is run. The exit code is 17 if something differs, and 4 if two benchmarks
     are of different hardware, models or prompts. docs/compare.md says what is compared.

@@ -39,7 +39,7 @@ def nightly(
     builder: options.BuilderOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Bring every channel to its upstream: build, smoke-test, push, then move the channel's tag.
+    """Bring every channel to its upstream: build, check, push, move.
 
     Patches that upstream contains are left out; if another one does not apply, nothing is built. If
     an engine fails, its channel stays and the others are moved. `builder status` shows what became
@@ -252,7 +252,7 @@ def bisect(
     status: bool = flag("--status", "Print the progress and test nothing."),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the upstream commit that broke an engine, by building and testing commits.
+    """Find the upstream commit that broke an engine.
 
     A commit is bad if the image fails its smoke test, or --test in its place; it is skipped if it
     does not compile. After an interruption, the same command, or `builder bisect RECIPE`,
@@ -315,7 +315,7 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
 
 group = typer.Typer(
     no_args_is_help=True,
-    help="For workflows: the matrix of jobs, the memory of presets, and the compiler cache.",
+    help="For workflows: jobs, results of checks, the compiler cache.",
 )
 ccache = typer.Typer(
     no_args_is_help=True, help="Save the engine's compiler cache to a file, and load it elsewhere."
@@ -545,7 +545,7 @@ def site(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Write static pages: the presets for each card, the images, published speeds, nights.
+    """Write static pages: presets by card, images, speeds, nights.
 
     The facts come from the repository, the records of this machine and, if BUILDER_NAMESPACE is
     set, the registry. The pages need no server and load nothing from elsewhere; index.json has the

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 group = typer.Typer(
     no_args_is_help=True,
-    help="Write, check and explain recipes, and export the recipes of published images.",
+    help="Write, check, explain recipes; get a published image's recipe.",
 )
 
 

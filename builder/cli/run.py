@@ -276,7 +276,7 @@ def export(
     ),
     catalog: options.CatalogOption = None,
 ) -> None:
-    """Write files that start a preset: for compose, Podman, Kubernetes and others.
+    """Write files that start a preset: for Compose, Podman, Kubernetes.
 
     A short name means the preset that `builder choose` recommends for the card.
 
@@ -386,7 +386,7 @@ def fit(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Try how much context of a model fits on a card, without the card or the model.
+    """Try how much context of a model fits on a card, without the card.
 
     The image's real server starts on a simulated card, with the real header of the model and a hole
     for its weights, and answers a long request. For each context, the table has the peak by kind
@@ -535,7 +535,7 @@ def paths(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show which path an engine takes for its work on the card: attention, products, KV cache.
+    """Show which kernels an engine takes for its work on the card.
 
     The smoke test keeps the names of the kernels that a server starts; with two recipes, the table
     has what differs. With --model, the server is started now.
