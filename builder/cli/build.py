@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def build(
-    recipe: options.RecipeName,
+    recipes: options.RecipeNames,
     catalog: options.CatalogOption = None,
     platform: options.PlatformOption = None,
     rebuild: bool = flag(
@@ -38,7 +38,7 @@ def build(
     junit: options.JunitOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Build the image of a recipe, smoke-test it, and tag it.
+    """Build the images of recipes, check them, and tag them.
 
     All inputs are downloaded and verified, then the engine is compiled without a network, and the
     image is checked against the recipe. If a verified image with the same build key exists, nothing
@@ -48,6 +48,8 @@ def build(
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
 
+    if output is not None and len(recipes) > 1:
+        raise typer.BadParameter("--output takes the files of one recipe")
     with reporter(junit) as progress:
         session = build_session(
             catalog,
@@ -59,10 +61,12 @@ def build(
             builder=builder,
             platform=platform,
         )
-        wanted = session.catalog.engine(recipe).recipe
-        artifact = pipeline.require_artifact(wanted, output) if output is not None else None
-        # The files of an artifact have the same names on each platform.
-        plans = session.plans(recipe) if artifact is None else (session.resolve(recipe),)
+        wanted = [session.catalog.engine(name).recipe for name in recipes]
+        artifact = pipeline.require_artifact(wanted[0], output) if output is not None else None
+        if artifact is None:
+            plans = [plan for recipe in wanted for plan in session.plans(recipe.name)]
+        else:  # its files have the same names on each platform
+            plans = [session.resolve(wanted[0].name)]
         results = pipeline.build_all(plans, session)
     good = [result for result in results if isinstance(result, pipeline.BuildOutcome)]
     files: list[Path] = []
@@ -82,7 +86,7 @@ def _print_json(
     plans: Sequence[Plan], results: Sequence[BuildOutcome | BuilderError], files: Sequence[Path]
 ) -> None:
     described: list[dict[str, Any]] = [
-        {"platform": plan.platform, "error": str(result)}
+        {"recipe": plan.name, "platform": plan.platform, "error": str(result)}
         if isinstance(result, BuilderError)
         else {"built": result.built, "checked": result.checked, **result.record.as_json()}
         for plan, result in zip(plans, results, strict=True)

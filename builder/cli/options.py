@@ -183,6 +183,14 @@ RecipeName = Annotated[
         autocompletion=recipes,
     ),
 ]
+RecipeNames = Annotated[
+    list[str],
+    argument(
+        "RECIPE",
+        "Names of recipes, or of engines that have only one recipe.",
+        autocompletion=recipes,
+    ),
+]
 SomeRecipe = Annotated[
     str | None,
     argument("RECIPE", "Name of a recipe. Default: all recipes.", autocompletion=recipes),
