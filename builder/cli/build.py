@@ -61,12 +61,14 @@ def build(
             builder=builder,
             platform=platform,
         )
-        wanted = [session.catalog.engine(name).recipe for name in recipes]
-        artifact = pipeline.require_artifact(wanted[0], output) if output is not None else None
-        if artifact is None:
-            plans = [plan for recipe in wanted for plan in session.plans(recipe.name)]
-        else:  # its files have the same names on each platform
-            plans = [session.resolve(wanted[0].name)]
+        wanted = {each.name: each.recipe for each in map(session.catalog.engine, recipes)}
+        artifact = None
+        if output is None:
+            plans = [plan for name in wanted for plan in session.plans(name)]
+        else:  # the files of an artifact have the same names on each platform
+            ((name, recipe),) = wanted.items()
+            artifact = pipeline.require_artifact(recipe, output)
+            plans = [session.resolve(name)]
         results = pipeline.build_all(plans, session)
     good = [result for result in results if isinstance(result, pipeline.BuildOutcome)]
     files: list[Path] = []

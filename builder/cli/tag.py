@@ -14,7 +14,7 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import catalog_at, flag, option, reason_option, reference_option
-from builder.cli.terminal import counted, line, log, minute, print_json, table
+from builder.cli.terminal import line, log, minute, print_json, table
 from builder.core import sizes
 from builder.core.errors import RegistryError
 from builder.core.files import named_lock, workspace
@@ -252,7 +252,6 @@ def prune(
             log("nothing was deleted: --yes agrees")
             return
         done = pruned(delete=True)
-        line(f"{counted(len(done.deleted), 'tag')} deleted")
     if done.deleted and not done.on_hub:
         log("the registry frees the space at its next garbage collection")
 

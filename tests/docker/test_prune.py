@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,16 @@ def test_indexes_within_each_other_are_told(registry: str) -> None:
     assert "deep" in str(caught.value)
 
 
-def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_newest_nights_stay(
+    repository: Repository, prune: Prune, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Their age is what they say, not the order in which they came, nor their names.
     made = {day: image(repository, nightly(30 - day), day=day) for day in (5, 9, 1, 8, 2, 7)}
     repository.put_manifest("nightly", made[9])
@@ -65,14 +76,23 @@ def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
     assert f"delete\t{nightly(29)}\t2026-11-01 02:00" in said
     assert "3 of 6 nightlies of nightly can be deleted; one other tag is kept" in said
 
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert "nothing was deleted: --yes agrees" in prune("--keep", "5")
+    assert "Delete them?" not in prune("--keep", "5", "--dry-run")
+    assert set(repository.tags()) == whole
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    said = prune("--keep", "5")
+    assert "Delete them? [y/N]:" in said
+    assert f"deleted {nightly(29)}" in said
+    assert set(repository.tags()) == whole - {nightly(29)}
     done = prune("--keep", "3", "--yes", "--json")
-    assert set(done["deleted"]) == {nightly(30 - day) for day in (5, 2, 1)}
-    assert set(repository.tags()) == whole - set(done["deleted"])
+    assert set(done["deleted"]) == {nightly(30 - day) for day in (5, 2)}
+    assert set(repository.tags()) == whole - {nightly(29), *done["deleted"]}
     for day, manifest in made.items():
         assert (repository.manifest(manifest.digest) is not None) is (day >= 7)
     # What they shared is still referred to.
     gone = sum(own_bytes(made[day]) for day in (5, 2, 1))
-    assert done["bytes"] == shown["bytes"] == gone
+    assert shown["bytes"] == gone
     said = prune("--keep", "2", "--yes")
     assert f"deleted\t{nightly(23)}" in said
     assert "1 of 3 nightlies of nightly were deleted" in said
