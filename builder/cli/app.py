@@ -130,10 +130,10 @@ class _Commands(TyperGroup):
         if word in self.commands or word.startswith("-"):
             return super().resolve_command(ctx, args)
         path = "`" + " ".join(_names(ctx))
-        meant = OTHER_WORDS.get(word) if ctx.parent is None else None
-        if meant in self.commands:
+        words, changing = (OTHER_WORDS, CHANGING) if ctx.parent is None else ({}, set())
+        if (meant := words.get(word)) in self.commands:
             raise UsageError(f"no command is named {word}", hint=f"{path} {meant} --help`")
-        near = suggestion(word, [name for name in self.commands if name not in CHANGING])
+        near = suggestion(word, [name for name in self.commands if name not in changing])
         raise UsageError(f"no command is named {word}{near}", hint=f"{path} --help` has them all")
 
 

@@ -71,6 +71,7 @@ def test_a_word_of_other_programs_leads_to_the_command(builder: Builder) -> None
         ("publish",): "`builder push --help`",
         ("buidl",): "did you mean build?",
         ("tag", "prume"): "did you mean prune?",
+        ("pin", "updat"): "did you mean update?",
     }.items():
         done = builder(*words)
         assert done.returncode == 2
@@ -351,7 +352,7 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
             "no option is named -fa -> options of the",
         ),
         (("bench", "llama-cpp-b9831", "--modl", "x"), "did you mean --model?"),
-        (("build",), "RECIPE is missing: Name of a recipe"),
+        (("build",), "RECIPE is missing: Names of recipes"),
         (("build", "x", "--jobs"), "--jobs needs a value"),
         (("build", "x", "--jobs", "0"), "--jobs: must be at least 1"),
         (("build", "x", "--jobs", "no"), "--jobs: must be a whole number"),
