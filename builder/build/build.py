@@ -36,6 +36,7 @@ from builder.core.errors import (
     RecipeError,
     UntriedError,
     WorldError,
+    listed,
 )
 from builder.core.files import atomic_write, named_lock, require_space, require_writable, workspace
 from builder.core.log import Timings, build_stage
@@ -223,7 +224,7 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
 
 
 def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome | BuilderError]:
-    """Build each image of a recipe; the error of a failed one stands at its place."""
+    """Build each image; the error of a failed one stands at its place."""
     results: list[BuildOutcome | BuilderError] = []
     for plan in plans:
         try:
@@ -244,9 +245,11 @@ def require_all(plans: Sequence[Plan], results: Sequence[object]) -> None:
     _, worst = min(failed, key=lambda each: isinstance(each[1], UntriedError))
     if len(plans) == 1:
         raise worst
-    why = "\n".join(f"{plan.platform}: {error}" for plan, error in failed)
-    name = plans[0].name
-    raise type(worst)(f"{len(failed)} of {len(plans)} images of {name} failed", why)
+    names = [*dict.fromkeys(plan.name for plan in plans)]
+    titles = [plan.platform if len(names) == 1 else plan.title for plan, _ in failed]
+    why = "\n".join(f"{title}: {each}" for title, (_, each) in zip(titles, failed, strict=True))
+    of = listed(names, 3, ", ")
+    raise type(worst)(f"{len(failed)} of {len(plans)} images of {of} failed", why)
 
 
 def _found(plan: Plan, images: Images) -> tuple[docker.Image | None, BuildOutcome | None]:

@@ -81,7 +81,7 @@ def run_benchmark(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Measure the generation speed of an image or a server, one request at a time.
+    """Measure the generation speed of an image or a server.
 
     The defaults are the settings of published benchmarks: 2 warm-ups and 10 runs of one prompt,
     2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
@@ -285,12 +285,8 @@ def add(
 ) -> None:
     """Check a receipt and copy it to receipts/.
 
-    A receipt is refused if its registry does not have the image, a run has no possible speed, the
-    image does not run on the card or with the driver, it was measured without a GPU, its date is in
-    the future, the recipe is unknown, the same runs are there already, or if it has a path, a host
-    name, an address or a serial number.
-
-    The exit code is 16 if the receipt is refused, and 5 if the registry does not answer.
+    A receipt is refused if the registry lacks its image, its figures are not possible, or it has
+    private data. docs/presets.md has all rules.
     """
     from builder.presets import receipts
     from builder.presets.receipts import require_valid

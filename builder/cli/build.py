@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def build(
-    recipe: options.RecipeName,
+    recipes: options.RecipeNames,
     catalog: options.CatalogOption = None,
     platform: options.PlatformOption = None,
     rebuild: bool = flag(
@@ -38,18 +38,18 @@ def build(
     junit: options.JunitOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Build the image of a recipe, smoke-test it, and tag it.
+    """Build the images of recipes, check them, and tag them.
 
-    The command downloads and verifies all inputs, builds the base image if it is missing, compiles
-    the engine without network access, and checks the image against the recipe. If a verified image
-    with the same build key exists, nothing is built. An interrupted build can be started again.
-    A recipe with several platforms has an image for each: all are built and checked, also if one
-    of them fails.
+    All inputs are downloaded and verified, then the engine is compiled without a network, and the
+    image is checked against the recipe. If a verified image with the same build key exists, nothing
+    is built. A build that was interrupted can be started again.
     """
     from builder.build import build as pipeline
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
 
+    if output is not None and len(recipes) > 1:
+        raise typer.BadParameter("--output takes the files of one recipe")
     with reporter(junit) as progress:
         session = build_session(
             catalog,
@@ -62,13 +62,18 @@ def build(
             platform=platform,
         )
         try:
-            wanted = session.catalog.engine(recipe).recipe
+            wanted = {each.name: each.recipe for each in map(session.catalog.engine, recipes)}
         except RecipeError:
-            options.require_no_model(session.catalog.root, recipe)
+            for name in recipes:
+                options.require_no_model(session.catalog.root, name)
             raise
-        artifact = pipeline.require_artifact(wanted, output) if output is not None else None
-        # The files of an artifact have the same names on each platform.
-        plans = session.plans(recipe) if artifact is None else (session.resolve(recipe),)
+        artifact = None
+        if output is None:
+            plans = [plan for name in wanted for plan in session.plans(name)]
+        else:  # the files of an artifact have the same names on each platform
+            ((name, recipe),) = wanted.items()
+            artifact = pipeline.require_artifact(recipe, output)
+            plans = [session.resolve(name)]
         results = pipeline.build_all(plans, session)
     good = [result for result in results if isinstance(result, pipeline.BuildOutcome)]
     files: list[Path] = []
@@ -88,7 +93,7 @@ def _print_json(
     plans: Sequence[Plan], results: Sequence[BuildOutcome | BuilderError], files: Sequence[Path]
 ) -> None:
     described: list[dict[str, Any]] = [
-        {"platform": plan.platform, "error": str(result)}
+        {"recipe": plan.name, "platform": plan.platform, "error": str(result)}
         if isinstance(result, BuilderError)
         else {"built": result.built, "checked": result.checked, **result.record.as_json()}
         for plan, result in zip(plans, results, strict=True)
@@ -163,15 +168,10 @@ def smoke(
     junit: options.JunitOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Smoke-test an image and print every check with its expected and its actual result.
+    """Run all checks of an image, and print what they expect and find.
 
-    First the image is read without running it. Then its programs run as the image's own user,
-    without network and with a read-only root file system, and its server serves a test model,
-    first on the CPU, then on a simulated card, where its own CUDA code runs.
-    With a GPU, the device and the model on it are checked, and the *collapse test* repeats one
-    prompt and fails if generation becomes slower.
-
-    The exit code is 7 if a check failed and 8 if a check could not be run.
+    Its programs run without network, and its server serves a test model on the CPU and on a
+    simulated card. With a GPU, it serves one there, too. docs/checks.md has all checks.
     """
     from builder.build import lookup
     from builder.checks.subject import GpuTest

@@ -60,17 +60,9 @@ def kernels(
 ) -> None:
     """List every kernel of an image with its resources.
 
-    The figures come from the machine code; no GPU is needed and nothing is run. *registers*
-    and *local* memory are counted for each thread; *spills* are the bytes of the instructions that
-    move registers to local memory and back; *shared* is the static shared memory of a block; *size*
-    is the machine code in bytes. Kernels that spill most come first. `builder compare` compares the
-    kernels of two images.
-
-    A terminal gets the first kernels and, last, a summary of each library; a pipe gets every
-    kernel.
-
-    *idle* kernels compute nothing: their body is empty, or only traps or prints a message. The exit
-    code is 8 if no kernel of the image computes on the card.
+    The figures come from the machine code; nothing is run. Kernels that spill most registers come
+    first; a terminal gets the first ones and a summary of each library, a pipe all. The exit code
+    is 8 if no kernel computes on the card.
     """
     from builder.build.lookup import ledger_of
     from builder.cli.session import build_session
@@ -201,13 +193,10 @@ def ptx(
     ),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show how much of an image's PTX is kept, or write it to a directory.
+    """Show how much of an image's PTX is kept, or write it out.
 
-    nvcc compiles CUDA code to PTX, and the PTX to machine code. The PTX is no part of the image,
-    but the kernels can be computed from it on a CPU: simulator/README.md. It is kept while an
-    engine is compiled, and attached to the image by `push`. Machine code from an older
-    compiler cache has no kept PTX: `--compile` compiles it again. The exit code is 8 if the
-    image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
+    PTX is kept while an engine is compiled, and `builder push` attaches it. Machine code from an
+    older compiler cache has none: `--compile` compiles it again.
     """
     from builder.build import ccache
     from builder.build.build import ptx_of_image
@@ -261,17 +250,11 @@ def compilers(
     save: bool = flag("--save", "Write the table to compilers/RECIPE.toml of the catalog."),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find compilers that miscompile the quantizations of a recipe's tree; no GPU is needed.
+    """Find releases of nvcc that miscompile a tree's quantizations.
 
-    Each release of nvcc for CUDA 13 that the package index has compiles ggml's quantization
-    kernels to PTX, and the PTX interpreter computes them on random blocks. The table has the
-    normalized mean square error against gguf-py for each type; above 5e-4, which is ggml's own
-    limit, the type is wrong. `builder recipe check` warns of a base whose nvcc is wrong in a saved
-    table, and `builder site` shows the tables.
-
-    The machine needs g++ and make. The first run compiles the interpreter, which takes two minutes;
-    then a release takes about half a minute. The wheels of a release have 110 MB and stay in the
-    cache directory.
+    Each release of nvcc compiles ggml's quantization kernels to PTX, and an interpreter computes
+    them. The table has each type's error against gguf-py; above 5e-4, ggml's own limit, the type is
+    wrong. A release takes half a minute and 110 MB of the cache; the machine needs g++ and make.
     """
     from builder.build import compilers as tables
 
@@ -332,7 +315,7 @@ def compare(
     ),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare two images, directories or files, down to each kernel; or two saved benchmarks.
+    """Compare two images, directories, files or saved benchmarks.
 
     No program of an image is run. The exit code is 17 if something differs, and 4 if two benchmarks
     are of different hardware, models or prompts. docs/compare.md says what is compared.
@@ -589,11 +572,8 @@ def reproduce(
 ) -> None:
     """Build an image again without caches, and compare the digests.
 
-    The compiler cache is not used either. With `--builder`, another machine builds the image. If
-    digests differ, the files are listed, with ELF sections and kernels. The new images are removed
-    afterwards.
-
-    The exit code is 17 if a digest differs, also if only a layer's compression does.
+    With `--builder`, another machine builds it. If digests differ, the files are listed, down to
+    ELF sections and kernels, and the exit code is 17.
     """
     from builder.build.compare import attestation
     from builder.build.compare import reproduce as build_again

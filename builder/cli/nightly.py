@@ -40,18 +40,11 @@ def nightly(
     builder: options.BuilderOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Bring every channel to its upstream: build, smoke-test, push, then move the channel's tag.
+    """Bring every channel to its upstream: build, check, push, move.
 
-    The upstream that [track] names is looked up once and written to a recipe of its own, which is
-    attached to the image and kept in the state directory. Patches that upstream already contains
-    are left out. If another patch does not apply, nothing is built. An
-    image that the registry already has, by build key, is not built again if the channel points to
-    it, this machine built it, or a trusted key signed its verdict.
-
-    If an engine fails, its channel stays, the other channels are moved, and the exit code is 13. A
-    channel that was rolled back stays until upstream has a newer version. A channel whose update
-    exceeds the recipe's [budget] stays until somebody promotes the image. The result of each run is
-    stored beside the channel's tag, where `builder status` reads it.
+    Patches that upstream contains are left out; if another one does not apply, nothing is built. If
+    an engine fails, its channel stays and the others are moved. `builder status` shows what became
+    of each run.
     """
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
@@ -266,21 +259,12 @@ def bisect(
     status: bool = flag("--status", "Print the progress and test nothing."),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the upstream commit that broke an engine, by building and testing commits.
+    """Find the upstream commit that broke an engine.
 
-    git chooses the commits. Each one replaces the recipe's pin and is built with the compiler
-    cache. A commit is bad if the image fails its smoke test, or --test in its place. It is skipped
-    if it does not compile, or if a patch of the recipe does not apply; a patch that upstream
-    already contains is left out. Both ends are tested first, because a wrong end leads to a wrong
-    answer that looks right. If the good end is not an ancestor of the bad one, their merge base is
-    tested too.
-
-    After an interruption, a crash, a network failure or a build that ran out of memory, repeat the
-    command, or run `builder bisect RECIPE`, to continue. The images of the commits are removed,
-    except images that existed before; the logs are kept.
-
-    The exit code is 0 if the first bad commit is found; 8 if only skipped commits are left, or if a
-    build or the test stopped early; and 2 if --good is not good, or --bad not bad.
+    A commit is bad if the image fails its smoke test, or --test in its place; it is skipped if it
+    does not compile. After an interruption, the same command, or `builder bisect RECIPE`,
+    continues. The exit code is 8 if only skipped commits are left, and 2 if --good is not good, or
+    --bad not bad.
     """
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
@@ -338,7 +322,7 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
 
 group = typer.Typer(
     no_args_is_help=True,
-    help="For workflows: the matrix of jobs, the memory of presets, and the compiler cache.",
+    help="For workflows: jobs, results of checks, the compiler cache.",
 )
 ccache = typer.Typer(
     no_args_is_help=True, help="Save the engine's compiler cache to a file, and load it elsewhere."
@@ -373,10 +357,8 @@ def matrix(
 ) -> None:
     """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
 
-    With --json, the output is a matrix for GitHub's fromJSON. Nothing is downloaded, and no engine
-    is needed. Changes are found by build keys, which each revision computes with its own code:
-    a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
-    is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
+    With --json, the output is a matrix for GitHub's fromJSON. Changes are found by build keys: a
+    new template changes every recipe, a comment none.
     """
     from builder.upstream import night as matrices
 
@@ -413,10 +395,7 @@ def trials(
 ) -> None:
     """Write what the smoke test found without a GPU to trials/, for machines without the image.
 
-    It has the memory of presets on simulated cards, the server's paths, and the sums of the device
-    code, from the record of the newest verified image, else of the newest one that was refused.
-    trials/README.md gets tables of all images. Without names, recipes without an image that ran on
-    a simulated card are left out. The exit code is 8 if you name a recipe without an image.
+    The newest record of each image is taken. The exit code is 8 if you name a recipe without one.
     """
     from builder.build import record, reports
     from builder.presets import catalog as preset_files
@@ -463,8 +442,7 @@ def save(
 ) -> None:
     """Save the engine's compiler cache to a file.
 
-    All recipes share one cache per engine, which is not changed. If the recipe compiles nothing,
-    the command does nothing.
+    All recipes share one cache per engine, which is not changed.
     """
     from builder.build import ccache as compiler_cache
 
@@ -481,10 +459,8 @@ def load(
 ) -> None:
     """Add the contents of a file to the engine's compiler cache, before a build.
 
-    The recipe's base image is built if it is missing, because the cache is loaded inside it. If the
-    recipe compiles nothing, the command does nothing. A file that is incomplete, or that `builder
-    ci ccache save` did not write, is refused. The author of the file controls the contents of
-    your builds: load only files from people whom you trust.
+    The author of the file controls the contents of your builds: load only files from people whom
+    you trust.
     """
     from builder.build import ccache as compiler_cache
 
@@ -589,16 +565,11 @@ def site(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Write static pages: the presets for each card, the images, published speeds, nights.
+    """Write static pages: presets by card, images, speeds, nights.
 
-    The facts come from the recipes, the presets and the records of this machine, and from the
-    registry if BUILDER_NAMESPACE is set. Unknown facts are left out. The pages need no server and
-    load nothing from elsewhere; without JavaScript they show everything, with JavaScript they
-    filter and sort. index.json has the same facts for programs. The pages link to the repository
-    BUILDER_FARM_URL, else to the checkout's own https remote.
-
-    The exit code is 5 if the registry does not answer; the directory is then as it was before. It
-    is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
+    The facts come from the repository, the records of this machine and, if BUILDER_NAMESPACE is
+    set, the registry. The pages need no server and load nothing from elsewhere; index.json has the
+    same facts for programs. They link to BUILDER_FARM_URL, else to the checkout's https remote.
     """
     from builder.presets.receipts import checked
     from builder.site.facts import collect

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperOption
 
 from builder.cli.terminal import log
 from builder.core.errors import RecipeError, WorldError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from builder.core.settings import Settings
     from builder.recipes.catalog import Catalog
 
+
+CATALOG = "BUILDER_CATALOG"
 
 # Completion in a shell: names of the catalog.
 #
@@ -68,7 +70,8 @@ def _completed(
     ctx: typer.Context, incomplete: str, names: Callable[[Path], Iterable[str]]
 ) -> list[str]:
     try:
-        found = names(farm_root(ctx.params.get("catalog")))
+        given = ctx.params.get("catalog") or ctx.find_root().params.get("catalog")
+        found = names(farm_root(given))
     except (RecipeError, OSError, ValueError, LookupError):
         return []  # a shell that completes shows no errors
     return [name for name in found if name.startswith(incomplete)]
@@ -105,28 +108,13 @@ def require_no_model(root: Path, name: str) -> None:
 # The options.
 
 
-OWN_OPTIONS = {"--host": "--listen ADDRESS", "--api-key": "--api-key-file FILE"}
-"""Options of builder that stand for options of engines."""
+def _value(param: Any, ctx: Any) -> str:  # noqa: ARG001
+    """What help shows behind an option: what it takes; typer would show the types of arguments
+    and of flags."""
+    return "" if param.param_type_name == "argument" or param.is_flag else param.metavar or ""
 
 
-class EngineCommand(TyperCommand):
-    """A command that takes options of the engine after ``--``; an error says so."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, as Click parses them."""
-        given = [*args]
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            if hasattr(error, "possibilities"):  # Click's NoSuchOption
-                name = getattr(error, "option_name", "")
-                # Click names -n alone for -ngl.
-                word = next((each for each in given if each.startswith(name)), name)
-                own = OWN_OPTIONS.get(word.partition("=")[0])
-                known = f"; options of the engine go after --: ... -- {word}"
-                known = f"; did you mean {own}?" if own else known
-                error.message = f"No such option: {word}{known}"  # type: ignore[attr-defined]
-            raise
+TyperArgument.display_type_rich = TyperOption.display_type_rich = _value  # type: ignore[method-assign,assignment]
 
 
 def _checked_tag(value: str | None) -> str | None:
@@ -213,6 +201,14 @@ RecipeName = Annotated[
         autocompletion=recipes,
     ),
 ]
+RecipeNames = Annotated[
+    list[str],
+    argument(
+        "RECIPE",
+        "Names of recipes, or of engines that have only one recipe.",
+        autocompletion=recipes,
+    ),
+]
 SomeRecipe = Annotated[
     str | None,
     argument("RECIPE", "Name of a recipe. Default: all recipes.", autocompletion=recipes),
@@ -238,14 +234,9 @@ Reference = Annotated[
 ]
 CatalogOption = Annotated[
     Path | None,
-    option(
-        "--catalog DIR",
-        "Repository that contains recipes/. Default: the repository around the working directory, "
-        "else the repository that builder was installed from.",
-        ...,
-        envvar="BUILDER_CATALOG",
-    ),
+    option("--catalog DIR", "As before the command.", ..., envvar=CATALOG, hidden=True),
 ]
+"""The global option, where it stands after the command."""
 PlatformOption = Annotated[
     Platform | None,
     option(

@@ -64,13 +64,8 @@ def lock(
 ) -> None:
     """Resolve the Python requirements and the Debian packages of recipes or bases to exact files.
 
-    A lock of Python lists the newest compatible wheels for Linux x86_64. A lock of Debian packages
-    lists, for each stage, the newest version of every package that apt would install, for amd64 and
-    arm64 machines; a recipe without one gets the key that names it. Each file has its sha256. The
-    command prints the changes. The bases of a recipe are locked before it.
-
-    The exit code is 3 if no compatible versions exist, and 5 if a package index or Debian's archive
-    does not answer.
+    A lock lists the newest versions that fit, each file with its sha256. The bases of a recipe are
+    locked before it. The command prints the changes.
     """
     from builder.upstream.locks import DebianSession, has_packages, make_lock
 
@@ -133,17 +128,10 @@ def update(
 ) -> None:
     """Move the pin of a recipe, show the diff, and check its patches against the new source.
 
-    The command replaces the commit, the ref and the build number; for a source on PyPI, the version
-    and the sha256. A version or tag that contains the old pin is changed too, and the file is
-    renamed, with its lock files. Comments and the order of keys are preserved.
-
-    If the base installs the package by its lock, the base gets a new file with the new requirement,
-    and the recipe names the new base. The base's lock files are copied: `builder pin lock BASE`
-    writes them anew.
-
-    The exit code is 11 if a patch no longer applies, and 3 if the new source lacks something that
-    the recipe names: a directory, a submodule, the built web page, a definition of cmake, an option
-    of a probe or one of its values. In both cases nothing is written unless --force is given.
+    The commit or version, the build number, and names that contain the old pin change, with the
+    names of the files. If a patch no longer applies, or the source lacks something that the recipe
+    names, nothing is written without --force. A base that has the package in its lock gets a new
+    file: `builder pin lock BASE` locks it anew.
     """
     from builder.presets import catalog as preset_files
     from builder.sources.diff import PatchState
@@ -195,13 +183,8 @@ def outdated(
     """List pins that are behind upstream: by how much, since when, and what becomes of patches.
 
     Without RECIPE, the table has the newest recipe of each engine. The last column has the state of
-    its patches at the newest version, as `builder patch check` finds it: `upstream` means that the
-    new pin needs the patch no longer. For a source on PyPI, and for a package that the base
-    installs by its lock, newer releases are counted, without pre-releases and yanked releases; with
-    --offline, these recipes are left out.
-    `builder status` shows the published images. `builder pin lock NAME --dry-run` shows the locked
-    packages of Debian and PyPI that have newer versions. The exit code is 5 if an upstream does not
-    answer.
+    its patches at the newest version, as `builder patch check` finds it. `builder status` shows the
+    published images, `builder pin lock NAME --dry-run` newer packages of Debian and PyPI.
     """
     from builder.upstream import status, track
 
@@ -263,10 +246,8 @@ def _behind(lag: Lag) -> str:
 def mirror(recipe: options.SomeRecipe = None, catalog: options.CatalogOption = None) -> None:
     """Download and keep every pinned input, so that builds do not depend on upstream.
 
-    The cache directory (BUILDER_CACHE_DIR) then contains bare mirrors of the repositories with the
-    pinned commits, submodules and pull requests, the histories that `builder patch check` reads,
-    and all wheels, sdists and locked Debian packages. With it, `builder build --offline` and
-    `builder patch check --offline` need no network.
+    With them in the cache directory, `builder build --offline` and `builder patch check --offline`
+    need no network.
     """
     from builder.engines.families import bases_of
     from builder.upstream import locks
@@ -302,8 +283,7 @@ def image(
 ) -> None:
     """Pin the image that a base starts from to its current digest in the registry.
 
-    Without a digest, every build asks the registry for the tag and prints the digest that it found.
-    The exit code is 5 if the registry does not answer.
+    Without a digest, every build asks the registry for the tag.
     """
     from builder.build.roots import digest_today
     from builder.recipes.edit import Keys, difference, edited, write
@@ -432,25 +412,10 @@ def check(
 ) -> None:
     """Check whether patches apply to their pin and to the current upstream. Nothing is built.
 
-    The current upstream is the branch or tag that [track] names, else the head of the default
-    branch; for a source on PyPI, it is the newest release. The states of a patch are:
-
-    - **applies**: every hunk applies, possibly at other line numbers, which are shown.
-
-    - **upstream**: the history contains its commits, or the same change in other commits (a squash
-    merge, a cherry-pick), or the lines are already as the patch leaves them. Each commit of a range
-    is listed.
-
-    - **doubtful**: it applies, but its lines occur in several places, or the lines that it adds are
-    already near by. A build refuses it.
-
-    - **conflicts**: each hunk that does not apply is shown with the lines that differ, and with the
-    upstream commits that changed them.
-
-    - **absent**: the files are missing.
-
-    The exit code is 11 if a patch does not apply to its own pin, or applies although the recipe
-    expects its code to be absent.
+    *upstream*: the history contains the change already; *doubtful*: its lines occur in several
+    places, so a build refuses it; *conflicts*: the hunks are shown with the commits that changed
+    their lines; *absent*: the files are missing. The exit code is 11 if a patch does not apply to
+    its own pin.
     """
     from builder.upstream.patches import diagnose
 
@@ -495,10 +460,9 @@ def add(
 ) -> None:
     """Add a pull request to a recipe as a patch, pinned to its current commits.
 
-    The patch is the diff from the merge base with the target branch to the head of the pull
-    request, as its reviewers see it. If the recipe already has the pull request, its commits are
-    updated. If the pin already contains it, nothing is written and the exit code is 11. Comments
-    and the order of keys are preserved. Then the patch is checked against the recipe's pin.
+    The patch is the diff from the merge base to the head, as its reviewers see it. If the recipe
+    has the pull request already, its commits are updated. If the pin contains it already, nothing
+    is written and the exit code is 11.
     """
     from builder.upstream.update import findings_of, pin_pull_request
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 group = typer.Typer(
     no_args_is_help=True,
-    help="Write, check and explain recipes, and export the recipes of published images.",
+    help="Write, check, explain recipes; get a published image's recipe.",
 )
 
 
@@ -55,12 +55,9 @@ def new(
 ) -> None:
     """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
 
-    The recipe has the commit, the build number, the license, and probes for the options that the
-    source shows. It passes `recipe check` before it is written. A tree that no family recognizes
-    needs --like. The exit code is 3 if the recipe would not be valid, and 4 if it exists
-    already.
+    It passes `builder recipe check` before it is written; with it come its lock files and, in a
+    checkout, what the farm's tests compare. A tree that no family recognizes needs --like.
     """
-    from builder.recipes.edit import write
     from builder.upstream import new_recipe
 
     recipes = catalog_at(catalog)
@@ -79,8 +76,8 @@ def new(
             f"{found.file} exists already",
             hint="another --name ENGINE-VERSION, or --force to replace it",
         )
-    write(found.file, found.text)
-    line(f"written {found.file}")
+    for file in new_recipe.write(found, recipes.root):
+        line(f"written {file}")
     if like is not None:
         parts = "entrypoint, definitions, packages, probes, summary"
         log(f"look over what it has from {like}: {parts}")
@@ -102,9 +99,7 @@ def check(
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
 
-    Warnings name gaps of the smoke test, a patch without a probe or a server that is never started,
-    and options of a preset that its image does not suit. The exit code is 3 if a recipe or a preset
-    is invalid, or with --strict if there is a warning.
+    Warnings name gaps of the smoke test, and options of a preset that its image does not suit.
     """
     from builder.build import compilers
     from builder.plan import explain as lint
@@ -194,9 +189,7 @@ def export(
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
 
-    Its lock files are written with it. For an image of a channel, the recipe has the nightly run's
-    pins; its first lines name the commit of the catalog whose bases and patches were used.
-    An existing file with different contents is not overwritten; the exit code is then 4.
+    Its lock files are written with it. An existing file with different contents is not overwritten.
     """
     from builder.publish import attachments
     from builder.publish.tags import repository_of
@@ -226,9 +219,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of recipes, for editors.
 
-    An editor with TOML support finds it through the first line of a recipe:
-
-    `#:schema schemas/recipe.schema.json`
+    An editor finds it through the first line of a recipe: `#:schema schemas/recipe.schema.json`
     """
     from builder.presets.schema import Preset
     from builder.recipes.schema import BaseRecipe, Recipe, json_schema

@@ -147,7 +147,7 @@ def run(
     context: ContextOption = None,
     card: str = option(
         "--card CARD",
-        "Card of this machine: 5090-laptop, ... Default: the first that suffices. With --print, "
+        "Card of this machine: 5090-laptop, ... Default: the first that suffices. With --dry-run, "
         "any card of cards/.",
         "auto",
         autocompletion=options.known_cards,
@@ -168,9 +168,9 @@ def run(
     ),
     cpu: bool = flag("--cpu", "Run on the CPU: slow, and needs no GPU."),
     printed: bool = flag(
-        "--print --dry-run", "Print the `docker run` command; build, download and start nothing."
+        "--dry-run", "Print the `docker run` command; build, download and start nothing."
     ),
-    seconds: float = option("--seconds SECONDS", "Time limit until it is healthy.", 900, min=1),
+    seconds: float = option("--timeout SECONDS", "Time limit until it is healthy.", 900, min=1),
     catalog: options.CatalogOption = None,
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
@@ -353,7 +353,7 @@ def export(
     ),
     catalog: options.CatalogOption = None,
 ) -> None:
-    """Write files that start a preset: for compose, Podman, Kubernetes and others.
+    """Write files that start a preset: for Compose, Podman, Kubernetes.
 
     A short name means the preset that `builder choose` recommends for the card.
 
@@ -472,17 +472,16 @@ def fit(
         "Search the largest context that fits, in steps of 1024 tokens.",
         True,
     ),
-    seconds: float = option("--seconds SECONDS", "Time limit until a server is ready.", 900, min=1),
+    seconds: float = option("--timeout SECONDS", "Time limit until a server is ready.", 900, min=1),
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Try how much context of a model fits on a card, without the card or the model.
+    """Try how much context of a model fits on a card, without the card.
 
-    The recipe's image starts its real server on a simulated card, with the real header of the
-    model and a hole for its weights. A long request follows, so that memory that is allocated at
-    run time counts. For each context, the table has the peak by kind and the refused allocation.
-
-    The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
+    The image's real server starts on a simulated card, with the real header of the model and a hole
+    for its weights, and answers a long request. For each context, the table has the peak by kind
+    and the refused allocation. The exit code is 15 if no context fits, and 8 if the engine fails
+    for another reason.
     """
     from builder.cli.session import build_session
     from builder.presets import cards
@@ -626,16 +625,10 @@ def paths(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show which path an engine takes for its work on the card: attention, products, KV cache.
+    """Show which kernels an engine takes for its work on the card.
 
-    An engine chooses kernels by card, model and options, and falls back to others without a word.
-    The smoke test starts its server on a simulated card, with a small model and as each preset,
-    and keeps the names of the kernels. Where this machine has no record of it, trials/ has what
-    another one kept. With two recipes, the table has what differs. `fit` takes options of the
-    engine, and shows the paths, too.
-
-    The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
-    is 15 if the model does not fit, and 8 if the engine fails for another reason.
+    The smoke test keeps the names of the kernels that a server starts; with two recipes, the table
+    has what differs. With --model, the server is started now.
     """
     from builder.build.reports import paths_of
     from builder.cli.session import build_session

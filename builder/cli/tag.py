@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
-    from builder.publish.prune import PrunePlan
+    from builder.publish.prune import Pruned, PrunePlan
     from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
     from builder.publish.tag_history import Move
@@ -51,13 +52,8 @@ def promote(
 ) -> None:
     """Move a tag to an image that is already in the registry.
 
-    Without --to, the image is the one with the recipe's build key, under the same conditions as for
-    `builder push`; the local engine does not need to have it. With --to, only the image's label
-    builder.key is checked, which anybody with push access can set.
-
-    The exit code is 9 if another run on this machine moves or deletes tags, and 12 if the registry
-    does not have the image, nothing vouches for it, or the tag would lose a platform. The tag is
-    then not moved.
+    Without --to, it is the image with the recipe's build key. The tag is not moved if the registry
+    lacks the image, nothing vouches for it, or the tag would lose a platform.
     """
     from builder.publish import tags
 
@@ -95,11 +91,8 @@ def rollback(
 ) -> None:
     """Move a tag back to its previous image; repeat it to go back further.
 
-    A channel that was rolled back stays there until a nightly run has a new image. Only the image's
-    label builder.key is checked, which anybody with push access can set. If BUILDER_COSIGN_KEY or
-    BUILDER_TRUSTED_KEYS is set, only notes of moves that are signed count. The exit code is 9 if
-    another run on this machine moves or deletes tags, and 12 if the previous image is unknown or
-    gone, or the tag would lose a platform. The tag is then not moved.
+    A channel that was rolled back stays there until a nightly run has a new image. With
+    BUILDER_COSIGN_KEY or BUILDER_TRUSTED_KEYS, only signed notes of moves count.
     """
     from builder.publish import tags
     from builder.publish.tag_history import require_previous
@@ -119,10 +112,7 @@ def history(
 ) -> None:
     """Show all moves of a tag with their reasons, newest first.
 
-    The moves are attached to the images: moves to deleted images are not shown. Each digest is
-    valid for `--to`. A version tag has no moves until it is replaced. If BUILDER_COSIGN_KEY or
-    BUILDER_TRUSTED_KEYS is set, only signed moves count. The exit code is 12 if the tag does not
-    exist.
+    Each digest is valid for `--to`. Moves to images that were deleted are not shown.
     """
     from builder.publish.tag_history import moves, require_tag
     from builder.publish.tags import repository_of
@@ -215,24 +205,16 @@ def prune(
         min=1,
         max=10_000,
     ),
-    delete: bool = flag("--delete", "Delete them. Default: only show them."),
+    yes: bool = option("--yes -y", "Delete them without asking.", False),
+    dry_run: bool = flag("--dry-run", "Only show them."),
     signed: bool = flag("--signed", "Also delete signed images and their signatures."),
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show which nightlies of a recipe's channel are no longer needed; delete them with --delete.
+    """Show which nightlies of a recipe's channel are no longer needed, and delete them.
 
-    Nightlies are the tags CHANNEL-VERSION-KEY that nightly runs push; their age is the creation
-    date of the image. These are kept: the newest ones, the images that --keep rollbacks of each tag
-    would restore, and every image with another reference: another tag, another channel, an index, a
-    signature.
-    Documents that are attached to an image are deleted before it. Before each deletion, the channel
-    is looked up again.
-
-    On Docker Hub, tags are deleted through its API; elsewhere, manifests. A run that was
-    interrupted continues when it is started again. The exit code is 3 if the
-    recipe has no channel; 5 if the registry does not answer; 9 if a nightly run, a push, a
-    promotion or a rollback runs on this machine; and 12 if the registry does not allow deletions.
+    A terminal is asked before; elsewhere nothing is deleted without --yes. The newest nightlies
+    stay, and each image that a tag, an index, a signature or one of --keep rollbacks needs.
     """
     from builder.publish.prune import prune as prune_channel
     from builder.publish.tags import open_repository
@@ -241,16 +223,15 @@ def prune(
     recipes, loaded = catalog_at(catalog), options.user_settings()
     (entry,) = require_channels([recipes.engine(recipe)])
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
-    done = prune_channel(
-        repository,
-        entry.recipe.channel,
-        keep,
-        recipes.of_repository(entry.recipe.image.repository),
-        loaded,
-        log,
-        signed=signed,
-        dry_run=not delete,
-    )
+    others = recipes.of_repository(entry.recipe.image.repository)
+
+    def pruned(*, delete: bool) -> Pruned:
+        channel = entry.recipe.channel
+        return prune_channel(
+            repository, channel, keep, others, loaded, log, signed=signed, dry_run=not delete
+        )
+
+    done = pruned(delete=yes and not dry_run)
     if as_json:
         nightlies = [
             {
@@ -265,12 +246,18 @@ def prune(
         result |= {"channel": done.plan.channel, "nightlies": nightlies}
         print_json(result | {"others": list(done.plan.others), "bytes": done.plan.freed_bytes})
         return
-    _print_plan(done.plan, done.deleted, delete=delete)
+    going = _print_plan(done.plan, done.deleted, delete=yes and not dry_run)
+    if going and not yes and not dry_run:
+        if not sys.stdin.isatty() or not typer.confirm("Delete them?", err=True):
+            log("nothing was deleted: --yes agrees")
+            return
+        done = pruned(delete=True)
     if done.deleted and not done.on_hub:
         log("the registry frees the space at its next garbage collection")
 
 
-def _print_plan(plan: PrunePlan, deleted: Collection[str], *, delete: bool) -> None:
+def _print_plan(plan: PrunePlan, deleted: Collection[str], *, delete: bool) -> int:
+    """Print the nightlies; the number of those that go."""
     rows = []
     for each in plan.candidates:
         created = minute(each.image.created.isoformat()) if each.image.created else ""
@@ -286,7 +273,7 @@ def _print_plan(plan: PrunePlan, deleted: Collection[str], *, delete: bool) -> N
     line(f"{going} of {len(rows)} nightlies of {plan.channel} {verb}; {kept}")
     if not delete and going:
         line(f"{sizes.shown(plan.freed_bytes)} are referred to by nothing else")
-        log("nothing was deleted: add --delete")
+    return going
 
 
 # ``builder hub``: describe.
@@ -308,13 +295,8 @@ def describe(
 ) -> None:
     """Write the description of a recipe's repository on Docker Hub.
 
-    The page covers all recipes whose images have a tag in the repository: the engine, its
-    GPUs, how to run it, each tag with its pin, patches, reasons and checks, licenses and notes. A
-    page that is too long is cut at a paragraph and says so. With --dry-run, Docker Hub is not asked
-    and all recipes of the repository are described.
-
-    The access token needs the scopes Read, Write and Delete. The exit code is 5 if Docker Hub does
-    not answer, and 12 if it refuses, or if the repository is in another registry.
+    It covers all recipes whose images have a tag in the repository. The access token needs the
+    scopes Read, Write and Delete. With --dry-run, the page is printed, and Docker Hub is not asked.
     """
     from builder.docker.engine import HUB
     from builder.publish import hub as hub_page
@@ -366,39 +348,17 @@ def push(
     reason: str | None = reason_option(
         "Why tags are replaced, or an update is large; attached to the image that gets them."
     ),
-    check: bool = flag(
-        "--check", "Only check the namespace, the login and the signing key; push nothing."
+    dry_run: bool = flag(
+        "--dry-run", "Check the namespace, the login and the signing key; push nothing."
     ),
     as_json: options.JsonOption = False,
 ) -> None:
     """Push the verified image of a recipe and its tags to the registry.
 
-    Exactly the verified digest is pushed, with its verdict, SBOMs, provenance and recipe, and with
-    a signature if BUILDER_COSIGN_KEY is set. The immutable tag is pushed first and compared with
-    the registry's image. The other tags follow without a second upload.
-
-    If the registry already has an image with the same build key, that image is kept. This machine
-    must have built the same digest, or the image's verdict must be signed by BUILDER_COSIGN_KEY or
-    one of BUILDER_TRUSTED_KEYS; otherwise nothing is pushed (see --replace). An image that this
-    machine did not build is not pushed either.
-
-    For a recipe with several platforms, each image is pushed under its immutable tag, then an index
-    of all images, which gets the other tags. If a platform has no verified image, neither here nor
-    in the registry, nothing is pushed: use --platform on the machine that has the image.
-
-    A version tag that points to another image is an error (see --replace). Moving tags are moved,
-    except channels, which only `builder nightly` moves. No tag loses a platform without
-    --drop-platform. First, push shows the download of the
-    update: the layers that the tag's current image lacks. If it exceeds the recipe's
-    [budget] update, nothing is uploaded (see --over-budget).
-
-    The login is Docker's own, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. A push that was
-    interrupted continues when it is started again. The exit code is 4 if there is no verified
-    image; 5 if the registry does not answer; 9 if another run on this machine moves or deletes
-    tags; and 12 if no namespace is set, the registry refuses the push, a tag is taken, nothing
-    vouches for the registry's image, an update exceeds its budget, or a tag would lose a platform.
-    The error lists the tags that
-    were already pushed.
+    Exactly the verified digest is pushed, with its verdict, SBOMs, provenance, recipe and, with
+    BUILDER_COSIGN_KEY, a signature. No tag is taken from another image without --replace, and
+    channels are moved by `builder nightly` alone. The error of a push that stops lists the tags
+    that were pushed; docs/publishing.md has the rest.
     """
     from builder.cli.session import build_session
     from builder.publish.push import Allowed
@@ -409,7 +369,7 @@ def push(
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
     session = build_session(catalog, platform=platform)
     repository = repository_of(session.catalog, recipe, log)
-    if check:
+    if dry_run:
         with workspace(session.settings.cache_dir) as work:
             require_signing(session.settings, work)
         repository.require_push()
@@ -482,11 +442,8 @@ def sbom(
 ) -> None:
     """Print the SBOM of a recipe's verified image, as JSON.
 
-    It lists parts that scanners of the image cannot see: the fork and its commit, each patch and
-    pull request with its reason, CUDA libraries from wheels, the base image and the GPUs; and the
-    Debian packages in the image. Build tools are marked as such, and files of unknown origin are
-    mentioned. The registry keeps the documents that an image was pushed with. The exit code is 4 if
-    there is no verified image, and 12 if the registry has no such document.
+    It lists what scanners of the image cannot see, too: the fork and its commit, each patch with
+    its reason, CUDA libraries from wheels.
     """
     from builder.build.lookup import verified
     from builder.cli.session import build_session

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from builder.core.errors import as_started, plain
+from builder.core.errors import PROGRAM, BuilderError, as_started, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+_IN_BACK_TICKS = re.compile(r"`[^`\n]+`")
 
 
 @cache
@@ -127,16 +131,30 @@ def _tabbed(rows: Sequence[Sequence[str]]) -> None:
 def wrapped(text: str, indent: str = "  ", first: str | None = None) -> str:
     """A text below a title: indented, and broken between words where it is on a terminal; the
     ``first`` line has its own indent."""
-    if not out().is_terminal:
-        return f"{indent if first is None else first}{text}"
-    return textwrap.fill(
-        as_started(plain(text)),
-        max(out().width, READABLE),
-        initial_indent=indent if first is None else first,
+    return _wrapped(text, out(), indent if first is None else first, indent)
+
+
+def _wrapped(text: str, console: Console, first: str = "  ", indent: str = "  ") -> str:
+    """``wrapped`` for a console.  A command in back ticks stays whole, so that it can be copied."""
+    whole = _IN_BACK_TICKS.sub(lambda found: found[0].replace(" ", "\xa0"), as_started(plain(text)))
+    filled = textwrap.fill(
+        whole,
+        max(console.width, READABLE) if console.is_terminal else sys.maxsize,
+        initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return filled.replace("\xa0", " ")
+
+
+def print_error(error: BuilderError) -> None:
+    """Print what failed, why, and the next step."""
+    lines = [_wrapped(f"{PROGRAM}: {error.what}", err(), "")]
+    lines += [_wrapped(why, err()) for why in error.why.splitlines()]
+    for number, step in enumerate(error.hint.splitlines()):
+        lines.append(_wrapped(step, err(), "     " if number else "  -> ", "     "))
+    typer.echo("\n".join(lines), err=True)
 
 
 def first_rows(

@@ -18,6 +18,24 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line 
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # letters and marks without a shape
 _USERINFO = re.compile(r"//[^/\s]+@")
 _COMMAND = re.compile(r"`builder (?=[a-z-])")
+_OF_PYDANTIC = (
+    (r"^Value error, ", ""),
+    (r"^Field required$", "is missing"),
+    (r"^(?:Extra inputs are not permitted|Unexpected keyword argument)$", "is no known key"),
+    (r"^Invalid JSON: .*? at (line \d+ column \d+)$", r"not JSON: see \1"),
+    (r"^Input should be a valid integer.*", "must be a whole number"),
+    (r"^Input should be a valid number.*", "must be a number"),
+    (r"^Input should be a valid boolean.*", "must be true or false"),
+    (r"^Input should be a valid string.*", "must be a text"),
+    (r"^Input should be a valid (?:dictionary|.*object).*", "must be a table"),
+    (r"^Input should be an object", "must be a table"),
+    (r"^Input should be a valid (?:list|tuple).*", "must be a list"),
+    (r"^Input should be ", "must be "),
+    (r"\bgreater than or equal to\b", "at least"),
+    (r"\bless than or equal to\b", "at most"),
+    (r"^(?:\w+) should have (.*?)(?: after validation.*)?$", r"must have \1"),
+    (r"^String should match pattern .*", "is not valid"),
+)
 PROGRAM = shlex.quote(os.environ.get("BUILDER_PROGRAM") or "builder")
 """How the user started builder; ``./farm`` sets the variable."""
 
@@ -57,8 +75,15 @@ def suggestion(word: str, known: list[str]) -> str:
     import difflib  # slow to import
 
     begun = [each for each in known if word and each.startswith(word)]
-    near = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {' or '.join(near[:3])}?" if near else ""
+
+
+def in_words(message: str) -> str:
+    """What pydantic says of a value, in the words of this program: "must be a whole number"."""
+    for pattern, words in _OF_PYDANTIC:
+        message = re.sub(pattern, words, message)
+    return message[:1].lower() + message[1:]
 
 
 class BuilderError(Exception):
@@ -215,27 +240,34 @@ class Interrupted(BaseException):
     """SIGINT or SIGTERM.  Not an ``Exception``, so that no handler on the way swallows it."""
 
 
-INTERNAL = 70  # EX_SOFTWARE of sysexits.h: a bug in builder
+class BugError(BuilderError):
+    """A fault of builder's own."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 EXIT_CODES: dict[int, str] = {
-    0: "success, or nothing to do",
-    UsageError.exit_code: "invalid command line",
-    RecipeError.exit_code: "invalid recipe",
-    WorldError.exit_code: "this machine lacks something (see `builder doctor`)",
-    FetchError.exit_code: "an input could not be downloaded, or differs from its pin",
-    BuildError.exit_code: "the build failed",
-    SmokeError.exit_code: "the image was built and a check failed",
+    0: "done",
+    UsageError.exit_code: "command line",
+    RecipeError.exit_code: "recipe",
+    WorldError.exit_code: "this machine lacks something (`builder doctor`)",
+    FetchError.exit_code: "download",
+    BuildError.exit_code: "build",
+    SmokeError.exit_code: "a check failed",
     UntriedError.exit_code: "a check could not be run",
-    BusyError.exit_code: "another run uses the same recipe",
-    SpaceError.exit_code: "not enough disk space",
-    PatchError.exit_code: "a patch does not apply, or changes nothing",
-    RegistryError.exit_code: "a registry refuses, or a tag may not be moved",
-    NightError.exit_code: "a nightly run could not move some channels",
-    StaleError.exit_code: "a channel is behind, or its upstream still, for longer than its limit",
-    FitError.exit_code: "the model does not fit on the card",
-    ReceiptError.exit_code: "a receipt is refused",
-    DifferenceError.exit_code: "the two sides of a comparison differ",
-    INTERNAL: "a bug in builder (a report is written)",
+    BusyError.exit_code: "another run is busy with it",
+    SpaceError.exit_code: "disk full",
+    PatchError.exit_code: "patch",
+    RegistryError.exit_code: "registry or tag",
+    NightError.exit_code: "a channel was not moved",
+    StaleError.exit_code: "a channel is late",
+    FitError.exit_code: "does not fit on the card",
+    ReceiptError.exit_code: "receipt",
+    DifferenceError.exit_code: "differs",
+    BugError.exit_code: "bug in builder",
+    78: "of a container: no GPU that it can use",
     INTERRUPTED: "interrupted",
 }
+"""In a few words; docs/commands.md has the table."""

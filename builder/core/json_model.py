@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-VALUE_ERROR = "Value error, "
-"""Pydantic writes it before the text of a validator's own error."""
+from builder.core.errors import in_words
 
 
 class JsonModel(BaseModel):
@@ -17,8 +16,6 @@ class JsonModel(BaseModel):
 def first_error(error: ValidationError) -> str:
     """The path and the message of the first error, without the value."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    text = found["msg"].removeprefix(VALUE_ERROR)
-    if found["type"] == "string_pattern_mismatch":  # the message would show the pattern
-        text = "not valid"
+    text = in_words(found["msg"])
     place = ".".join(str(part) for part in found["loc"])[:100]
     return f"{place}: {text}" if place else text

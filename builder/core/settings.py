@@ -7,6 +7,7 @@ overrides its ``x``.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,9 +23,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from builder.core.errors import WorldError, suggestion
+from builder.core.errors import WorldError, in_words, suggestion
 from builder.core.files import require_writable
-from builder.core.json_model import VALUE_ERROR
 from builder.core.names import REPOSITORY
 from builder.core.platforms import Architecture
 from builder.core.toml_lines import line_numbers, line_of
@@ -163,12 +163,20 @@ def load() -> Settings:
         raise WorldError(
             "the settings are invalid",
             "\n".join(_problem(item) for item in error.errors(include_url=False)),
-            "correct them where they are set",
+            _next_step(error.errors(include_url=False)),
         ) from error
     except ValueError as error:
         raise WorldError(
             f"{settings_file()} is not TOML", str(error), "correct the file"
         ) from error
+
+
+def _next_step(problems: list[ErrorDetails]) -> str:
+    for item in problems:
+        name = re.sub(r"^\w+://|/+$", "", str(item["input"])).lower()
+        if item["loc"] == ("namespace",) and re.fullmatch(NAMESPACE, name):
+            return f"write {name}: lower case, without https://"
+    return "correct them where they are set, or unset them: docs/commands.md has all settings"
 
 
 def _problem(item: ErrorDetails) -> str:
@@ -180,8 +188,7 @@ def _problem(item: ErrorDetails) -> str:
     words = WORDS.get(item.get("ctx", {}).get("pattern", ""))
     if words:
         return f"{place} {words}; {given}"
-    message = item["msg"].removeprefix(VALUE_ERROR)
-    return f"{place}: {message[:1].lower()}{message[1:]}; {given}"
+    return f"{place}: {in_words(item['msg'])}; {given}"
 
 
 def _place(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MEMORY = re.compile(r"\s*([1-9]\d{0,5})\s*([gGmM])(?:i?[bB])?\s*")
-CONTEXT = re.compile(r"\s*([1-9]\d{0,7})([kK]?)\s*")
+CONTEXT = re.compile(r"\s*([1-9]\d{0,7})([kKmM]?)\s*")
 
 
 def shown(count: int) -> str:
@@ -34,15 +34,16 @@ def memory_of(text: str) -> int:
     """
     match = MEMORY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text.strip()!r} is no size of memory such as 12G or 12288M")
+        unit = f"; give a unit: {text.strip()}G" if text.strip().isdigit() else ""
+        raise ValueError(f"{text.strip()!r} is no size of memory such as 12G or 12288M{unit}")
     return int(match[1]) << (30 if match[2] in "gG" else 20)
 
 
 def contexts_of(text: str) -> tuple[int, ...]:
     """``32K,64K`` in tokens, each size once, in the order of the text; raises ``ValueError``.
 
-    K is 1024.  65K, 131K and 262K are 65536, 131072 and 262144: a number of K that is a power of
-    two in whole thousands means that power, as models' maxima are written.
+    K is 1024, M 1024 K.  65K, 131K and 262K are 65536, 131072 and 262144: a number of K that is a
+    power of two in whole thousands means that power, as models' maxima are written.
     """
     return tuple(dict.fromkeys(context_of(part) for part in text.split(",")))
 
@@ -55,6 +56,8 @@ def context_of(text: str) -> int:
     count = int(match[1])
     if not match[2]:
         return count
+    if match[2] in "mM":
+        return count << 20
     power = 1 << (count * 1000).bit_length()
     return power if power // 1000 == count else count * 1024
 

@@ -101,7 +101,8 @@ class WebError(Exception):
     ``why`` is the reason in plain words.  ``status`` is the response's, 0 where there was
     none; ``retry_after`` the seconds that the server asks to wait; ``temporary``: another attempt
     may succeed; ``untrusted``: the server's TLS certificate is not trusted; ``unresolved``: the
-    name of the server, or of the proxy, has no address, so that there is no attempt at once;
+    name of the server, or of the proxy, has no address, or the proxy is not there, so that there
+    is no attempt at once;
     ``url``: the address that responded, or was requested.
     """
 
@@ -153,6 +154,7 @@ def web_error(error: BaseException) -> WebError | None:
         why = f"it does not connect: {refused[1]}{refused[2]}"
         why += f": {PROXY_LOGIN}" if refused[1] == "407" else ""
     if any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain):
+        unresolved = unresolved or why == REFUSED
         why = f"the proxy: {why}"
     return WebError(why, temporary=temporary, untrusted=untrusted, unresolved=unresolved)
 

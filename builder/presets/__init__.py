@@ -10,10 +10,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from builder.core.errors import RecipeError, suggestion
+from builder.core.errors import RecipeError, listed, suggestion
 
 if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry
+
+MODELS_NAMED = 12  # in an error
 
 
 def is_preset(name: str) -> bool:
@@ -63,7 +65,11 @@ def named(
     chosen = [entry for entry in found if kinds[entry.name] == kind]
     if not chosen:
         known = ", ".join(f"{model}:{each}" for each in sorted({*kinds.values()} - {""}))
-        raise RecipeError(f"no preset of {model} is of the kind {kind}", f"there are: {known}")
+        raise RecipeError(
+            f"no preset of {model} is of the kind {kind}",
+            f"there are: {known}",
+            f"`builder choose --model {model}` shows which of them run here",
+        )
     return chosen
 
 
@@ -71,9 +77,10 @@ def _unknown(name: str, of_model: Mapping[str, str], recipes: Collection[str]) -
     models = sorted({*of_model.values()})
     near = suggestion(name, [*models, *sorted(of_model), *recipes])
     return RecipeError(
-        f"no preset, no model and no recipe is named {name}{near}",
-        f"the models: {', '.join(models)}" if models else "",
-        "`builder choose` shows the presets that run on this machine, `builder list` the recipes",
+        f"no model, preset or recipe is named {name}{near}",
+        f"models with presets: {listed(models, MODELS_NAMED, ', ')}" if models else "",
+        "`builder choose` shows what runs on this machine, `builder list` the recipes; with any "
+        "other GGUF: `builder run RECIPE --model FILE`",
     )
 
 

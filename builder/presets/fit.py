@@ -264,7 +264,7 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
         raise UntriedError(
             f"the engine is not ready to serve {context} tokens in {request.seconds:g} s",
             fault,
-            "give it more time: --seconds; or change its options, after --",
+            "give it more time: --timeout; or change its options, after --",
         )
     if report is None:
         raise _unused(target, fault)

@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from builder.core.errors import RecipeError
+from builder.core.json_model import first_error
 from builder.core.names import why_not_writable
 from builder.recipes.fields import (
     HUB_FILE,
@@ -269,7 +270,7 @@ def read_trials(file: Path, model: type[M]) -> M | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        fault = first_error(error) if isinstance(error, ValidationError) else str(error)
         hint = f"`builder ci trials {file.stem}` writes it anew from the record of the image"
         raise RecipeError(f"{file} cannot be read", fault, hint) from error
 

@@ -565,6 +565,7 @@ class Transport:
             if not error.temporary:
                 raise self._error(error, what) from error
             hint = "try again later" + (": finished uploads are not repeated" if uploads else "")
+            hint = "check the network and HTTPS_PROXY" if error.unresolved else hint
             raise FetchError(
                 f"{self._registry} {error.outcome}: {what}", cause(error), hint
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections import defaultdict
@@ -15,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import tomli
 from pydantic import BaseModel, ValidationError
 
-from builder.core.errors import Problem, RecipeError, suggestion
+from builder.core.errors import Problem, RecipeError, in_words, suggestion
 from builder.core.farm import no_recipes
 from builder.core.toml_lines import line_numbers, line_of
 from builder.recipes.fields import PATTERNS
@@ -72,8 +73,7 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
         # A table as a whole breaks the rule: its repr would be Python's.
         whole = isinstance(error.get("input"), dict)
         return str(context["error"]) if whole else f"{given}: {context['error']}"
-    text = str(error["msg"])
-    return text[:1].lower() + text[1:]
+    return in_words(error["msg"])
 
 
 def _problems(
@@ -251,10 +251,17 @@ class Catalog:
                     "MODEL@CARD is the name of a preset",
                     f"`builder show {name}` shows its recipe: name that",
                 )
+            if next((self.root / "presets").glob(f"{glob.escape(name)}*@*.toml"), None):
+                raise RecipeError(
+                    f"no recipe is named {name}",
+                    f"{name} is a model",
+                    f"`builder run {name}` starts it; `builder show {name}` names its recipe",
+                )
             engines = {e.recipe.engine for e in self.engines.values() if e.recipe}
             near = suggestion(name, sorted(engines | self.engines.keys()))
             raise RecipeError(
-                f"no recipe is named {name}{near}", hint="`builder list` shows all recipes"
+                f"no recipe is named {name}{near}",
+                hint="`builder list` shows all recipes; the bases are in recipes/bases",
             )
         if isinstance(entry, BrokenEntry):
             raise RecipeError(f"the recipe {entry.name} is invalid", problems=entry.problems)

@@ -19,6 +19,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.request import getproxies_environment
 from uuid import uuid4
 
 from builder.core.errors import BuilderError, FetchError, GoneError, WorldError
@@ -69,6 +70,10 @@ UNREACHABLE = re.compile(
     r"|Network is unreachable|No route to host|SSL connection timeout|Connection timeout"
     r"|Proxy CONNECT aborted"
 )
+ELSEWHERE = re.compile(
+    r"unable to access '\w+://(?:[^/@']*@)?([^/:']+)[^']*': Failed to connect to (\S+)"
+)
+"""The host of the URL, and the host that git cannot reach."""
 INTERRUPTED = re.compile(
     r"unexpected length was received|Unknown SSL protocol error|closed by remote host"
     r"|Connection (?:was )?reset|Connection (?:died|closed|was closed)|(?:Recv|Send) failure"
@@ -112,6 +117,10 @@ class Fault(Enum):
         "there is no network, or a proxy is missing or wrong: check HTTPS_PROXY, or git's "
         "http.proxy",
     )
+    NO_PROXY = (
+        "the proxy does not answer",
+        "there is no network, or the proxy is wrong: check HTTPS_PROXY",
+    )
     TEMPORARY = (
         "the server does not answer",
         "builder tried several times; run the same command again later",
@@ -144,6 +153,8 @@ class GitError(WorldError):
             return Fault.AUTHENTICATION
         if UNRESOLVED.search(why):
             return Fault.UNRESOLVED
+        if (asked := ELSEWHERE.search(why)) and asked[1] != asked[2] and getproxies_environment():
+            return Fault.NO_PROXY
         failed = everything or UNREACHABLE.search(why) or INTERRUPTED.search(why)
         return Fault.TEMPORARY if failed and all(map(_passes, everything)) else Fault.UNKNOWN
 
@@ -342,7 +353,9 @@ def checked_url(url: str) -> str:
         return f"ssh://{found[1]}/{found[2]}"
     if not URL.fullmatch(url):
         raise FetchError(
-            f"{url!r} is not a supported git URL", "it must be https, http, ssh, git or file"
+            f"{url!r} is not a supported git URL",
+            "it must be https, http, ssh, git or file",
+            "write it in full: https://github.com/OWNER/NAME, or file:///DIRECTORY",
         )
     return url
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,9 @@ from builder.engines.families import ENGINES
 from builder.engines.family import Draft
 from builder.engines.layout import LAYOUT
 from builder.plan import explain
-from builder.recipes.catalog import Catalog, CatalogFile, parse
+from builder.plan.resolver import Resolver
+from builder.recipes import edit
+from builder.recipes.catalog import Catalog, CatalogFile, locks_of, parse, read_text
 from builder.recipes.draft import DraftTable, Line, lines_of, text
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
@@ -223,6 +225,8 @@ class NewRecipe:
     left_out: tuple[str, ...]
     shared: str
     """The URL of another source that has this engine's name in the catalog; empty: none has."""
+    locks: Mapping[Path, Path]
+    """The lock files of the recipe that it is like, and the recipe's own copies of them."""
 
 
 def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe:
@@ -272,12 +276,43 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     )
     file = catalog.root / "recipes" / f"{engine}-{version}.toml"
     recipe = _checked(catalog, CatalogFile(file.stem, file, written), tree, like)
+    locks = {}
+    for table, lock in (locks_of(like) if like else {}).items():
+        copied = f"locks/{file.stem}{'.debian' if table == 'debian' else ''}.toml"
+        written = written.replace(f'"{lock}"', f'"{copied}"')
+        locks[file.parent / lock] = file.parent / copied
     options = read.options if read else None
     left_out = tuple(_left_out(like, options, foreign)) if like else ()
     shared = next(
         (each for name in (engine, repository) for each in _others(catalog, url, name)), ""
     )
-    return NewRecipe(file, written, recipe, commit, left_out, shared)
+    return NewRecipe(file, written, recipe, commit, left_out, shared, locks)
+
+
+def write(new: NewRecipe, root: Path) -> Iterator[Path]:
+    """Write a recipe and its locks and, in a checkout of the farm, what its tests compare.
+
+    Yields each file that was written.  ``pin lock`` of one recipe then changes no other's key.
+    """
+    name = new.file.stem
+    texts = {new.file: new.text}
+    for lock, own in new.locks.items():
+        texts[own] = re.sub(r"(?<=`builder pin lock )[^`]+", name, read_text(lock), count=1)
+    for file, written in texts.items():
+        edit.write(file, written)
+        yield file
+    golden, keys = root / "tests/data/golden", root / "tests/data/keys.txt"
+    if not (golden.is_dir() and keys.is_file()):
+        return
+    plan = Resolver(families.load_catalog(root), "amd64", "mmdebstrap").resolve(name, "linux/amd64")
+    lines = [line for line in read_text(keys).splitlines() if line.split()[0] != name]
+    lines = sorted([*lines, f"{name:34}{plan.key}"], key=str.split)
+    for file, written in {
+        golden / f"{name}.Dockerfile": plan.text,
+        keys: "".join(f"{line}\n" for line in lines),
+    }.items():
+        edit.write(file, written)
+        yield file
 
 
 def _like(catalog: Catalog, name: str | None) -> Recipe | None:

@@ -127,12 +127,12 @@ def test_an_engine_that_never_gets_ready(
     docker("build", "--quiet", f"--tag={deaf}", "-", text=dockerfile)
     named = ("--model", str(model), "--card", CARD, "--context", "512")
     try:
-        done = builder("fit", deaf, *named, "--seconds", "3")
+        done = builder("fit", deaf, *named, "--timeout", "3")
     finally:
         docker("image", "rm", "--force", deaf)
     assert done.returncode == 8, done.stderr
     assert "is not ready to serve 512 tokens in 3 s" in done.stderr
-    assert "-> give it more time: --seconds" in done.stderr
+    assert "-> give it more time: --timeout" in done.stderr
 
 
 def test_an_engine_that_ignores_the_card(try_fit: TryFit) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,16 @@ def test_indexes_within_each_other_are_told(registry: str) -> None:
     assert "deep" in str(caught.value)
 
 
-def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_newest_nights_stay(
+    repository: Repository, prune: Prune, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Their age is what they say, not the order in which they came, nor their names.
     made = {day: image(repository, nightly(30 - day), day=day) for day in (5, 9, 1, 8, 2, 7)}
     repository.put_manifest("nightly", made[9])
@@ -61,22 +72,31 @@ def test_the_newest_nights_stay(repository: Repository, prune: Prune) -> None:
     assert shown["deleted"] == []
     assert set(repository.tags()) == whole
     said = prune("--keep", "3")
-    assert "nothing was deleted: add --delete" in said
+    assert "nothing was deleted: --yes agrees" in said
     assert f"delete\t{nightly(29)}\t2026-11-01 02:00" in said
     assert "3 of 6 nightlies of nightly can be deleted; one other tag is kept" in said
 
-    done = prune("--keep", "3", "--delete", "--json")
-    assert set(done["deleted"]) == {nightly(30 - day) for day in (5, 2, 1)}
-    assert set(repository.tags()) == whole - set(done["deleted"])
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert "nothing was deleted: --yes agrees" in prune("--keep", "5")
+    assert "Delete them?" not in prune("--keep", "5", "--dry-run")
+    assert set(repository.tags()) == whole
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    said = prune("--keep", "5")
+    assert "Delete them? [y/N]:" in said
+    assert f"deleted {nightly(29)}" in said
+    assert set(repository.tags()) == whole - {nightly(29)}
+    done = prune("--keep", "3", "--yes", "--json")
+    assert set(done["deleted"]) == {nightly(30 - day) for day in (5, 2)}
+    assert set(repository.tags()) == whole - {nightly(29), *done["deleted"]}
     for day, manifest in made.items():
         assert (repository.manifest(manifest.digest) is not None) is (day >= 7)
     # What they shared is still referred to.
     gone = sum(own_bytes(made[day]) for day in (5, 2, 1))
-    assert done["bytes"] == shown["bytes"] == gone
-    said = prune("--keep", "2", "--delete")
+    assert shown["bytes"] == gone
+    said = prune("--keep", "2", "--yes")
     assert f"deleted\t{nightly(23)}" in said
     assert "1 of 3 nightlies of nightly were deleted" in said
-    assert prune("--keep", "2", "--delete", "--json")["deleted"] == []
+    assert prune("--keep", "2", "--yes", "--json")["deleted"] == []
 
 
 def night_of_two(repository: Repository, day: int) -> tuple[Manifest, tuple[Manifest, Manifest]]:
@@ -96,7 +116,7 @@ def test_an_index_and_its_images_are_one_night(repository: Repository, prune: Pr
     nights = {day: night_of_two(repository, day) for day in range(1, 5)}
     alone = image(repository, nightly(99), day=5)  # before the recipe had a second platform
     repository.put_manifest("latest", nights[2][0])
-    done = prune("--keep", "2", "--delete", "--json")
+    done = prune("--keep", "2", "--yes", "--json")
     stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
     assert stays[nightly(99)] == stays[nightly(40)] == "one of the newest 2"
     assert stays[nightly(41)] == stays[nightly(42)] == f"{nightly(40)} refers to it"
@@ -110,7 +130,7 @@ def test_an_index_and_its_images_are_one_night(repository: Repository, prune: Pr
             assert (repository.manifest(each.digest) is not None) == (day in {2, 4})
             assert bool(worn(repository, each.digest)) == (day in {2, 4})
     assert repository.manifest(alone.digest) is not None
-    assert prune("--keep", "2", "--delete", "--json")["deleted"] == []
+    assert prune("--keep", "2", "--yes", "--json")["deleted"] == []
 
 
 def test_what_the_channel_would_be_rolled_back_to_stays(
@@ -119,7 +139,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
     made = {day: image(repository, nightly(day), day=day) for day in range(1, 7)}
     for day in (2, 4, 6):
         tags.move(repository, "nightly", made[day].digest, f"night {day}", by="night")
-    prune("--keep", "1", "--delete")
+    prune("--keep", "1", "--yes")
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
     assert left == {"nightly", nightly(6), nightly(4)}
     prune("nightly", "--reason", "it crashes", command="tag rollback")
@@ -131,7 +151,7 @@ def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prun
     for tag, days in (("nightly", (3, 6)), ("latest", (1, 2, 7)), ("stable", (4,))):
         for day in days:
             tags.move(repository, tag, made[day].digest, f"night {day}")
-    done = prune("--keep", "1", "--delete", "--json")
+    done = prune("--keep", "1", "--yes", "--json")
     stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
     assert stays[nightly(2)] == "latest would be rolled back to it"
     assert stays[nightly(3)] == "nightly would be rolled back to it"
@@ -146,7 +166,7 @@ def test_the_images_of_as_many_rollbacks_as_nightlies_stay(
     made = {day: image(repository, nightly(day), day=day) for day in range(1, 8)}
     for day in (1, 2, 3):
         tags.move(repository, "latest", made[day].digest, f"night {day}")
-    done = prune("--keep", "2", "--delete", "--json")
+    done = prune("--keep", "2", "--yes", "--json")
     assert set(done["deleted"]) == {nightly(4), nightly(5)}
     for day in (2, 1):
         prune("latest", "--reason", "it crashes", command="tag rollback")
@@ -186,7 +206,7 @@ def test_what_another_tag_refers_to_stays(
     version = image(repository, "nightly-pr5-0123456789ab", day=1)  # of a recipe, by its key
     recipe = HELLO.replace('"0.1.0"', '"nightly-pr5"')
     (catalog_of_nights / "recipes" / "hello-sm120-nightly-pr5.toml").write_text(recipe)
-    done = prune("--keep", "2", "--delete", "--json")
+    done = prune("--keep", "2", "--yes", "--json")
     stays = {tag: each["stays"] for each in done["nightlies"] for tag in each["tags"]}
     assert stays[nightly(1)] == "it is tagged nightly"
     assert stays[nightly(2)] == "it is tagged 0.1.0"
@@ -208,11 +228,11 @@ def test_what_is_signed_stays_unless_told_otherwise(repository: Repository, prun
     bundle = attach(repository, made[1], kind, {}, [AttachedFile("bundle", kind, b'{"bundle": 1}')])
     bill = "application/vnd.cyclonedx+json"
     attach(repository, made[2], bill, {}, [AttachedFile("sbom.json", bill, b'{"bomFormat": 1}')])
-    done = prune("--keep", "1", "--delete", "--json")
+    done = prune("--keep", "1", "--yes", "--json")
     assert done["deleted"] == [nightly(3)]
     assert [each["stays"] for each in done["nightlies"][2:]] == ["it is signed"] * 2
     assert attached_tag(made[0], ".att") in repository.tags()
-    done = prune("--keep", "1", "--delete", "--signed", "--json")
+    done = prune("--keep", "1", "--yes", "--signed", "--json")
     assert set(done["deleted"]) == {nightly(1), nightly(2)}
     for digest in (tagged.digest, bundle, *(each.digest for each in made[:3])):
         assert repository.manifest(digest) is None
@@ -312,11 +332,11 @@ def test_what_cannot_be_pruned(
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path / "cache"))
     assert prune("--json")["nightlies"] == []  # there is no such repository yet
     with named_lock(tmp_path / "cache", "nightly"):
-        assert "this machine builds the nightly images" in prune("--delete", expect=9)
+        assert "this machine builds the nightly images" in prune("--yes", expect=9)
         prune()
     # What moves a channel is not done while what it may lead to is deleted.
     with named_lock(tmp_path / "cache", tags.TAGS):
-        assert "another run on this machine gives or deletes tags" in prune("--delete", expect=9)
+        assert "another run on this machine gives or deletes tags" in prune("--yes", expect=9)
         move = ("nightly", "--reason", "why not", "--to", nightly(1))
         for command in ("tag promote", "tag rollback"):
             assert "another run" in prune(*move, command=command, expect=9)

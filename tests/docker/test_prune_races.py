@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_goes_on(
 ) -> None:
     made = [dressed(repository, image(repository, nightly(day), day=day)) for day in range(1, 6)]
     notes = [[entry["digest"] for entry in referrers(repository, each.digest)] for each in made]
-    arguments = ["tag", "prune", "hello-sm120-nightly", "--keep", "1", "--delete", "--catalog"]
+    arguments = ["tag", "prune", "hello-sm120-nightly", "--keep", "1", "--yes", "--catalog"]
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         # Killed before the second deletion is asked for again: one attachment of the first image
@@ -126,7 +126,7 @@ def test_a_run_that_was_killed_goes_on(
                 assert len(worn(repository, made[0].digest)) == len(BELONGS) - 1
         assert repository.manifest(made[0].digest) is None
         assert worn(repository, made[0].digest) == []
-        done = prune("--keep", "1", "--delete", "--json")
+        done = prune("--keep", "1", "--yes", "--json")
     assert done["deleted"] == [nightly(2), nightly(3), nightly(4)]
     assert repository.tags() == sorted([nightly(5), attached_tag(made[4])])
     assert worn(repository, made[4].digest) == sorted(BELONGS)
@@ -142,12 +142,12 @@ def test_what_passes_is_tried_again_and_what_does_not_is_told(
     with proxied(registry) as proxy:
         monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
         proxy.faults = [Fault("DELETE", 403, 1)]
-        assert "has no permission" in prune("--keep", "1", "--delete", expect=12)
+        assert "has no permission" in prune("--keep", "1", "--yes", expect=12)
         assert proxy.count("DELETE") == 1
         proxy.faults = [
             Fault("DELETE", "cut", 1),
             Fault("DELETE", 503, 1, {"Retry-After": "0"}),
             Fault("GET .*manifests", 429, 1, {"Retry-After": "0"}),
         ]
-        assert len(prune("--keep", "1", "--delete", "--json")["deleted"]) == 2
+        assert len(prune("--keep", "1", "--yes", "--json")["deleted"]) == 2
         assert all(fault.times == 0 for fault in proxy.faults)

@@ -52,7 +52,7 @@ def test_a_registry_that_allows_no_deletion(
         before = repository.tags()
         assert "2 nightlies" in prune("--keep", "1")
         for _ in range(2):
-            told = prune("--keep", "1", "--delete", expect=12)
+            told = prune("--keep", "1", "--yes", expect=12)
             assert "does not allow deletion" in told
             assert "REGISTRY_STORAGE_DELETE_ENABLED=true" in told
             assert repository.tags() == before
@@ -206,7 +206,7 @@ def test_a_prune_makes_few_requests(
         assert len(proxy.requests) <= 40, "\n".join(proxy.requests)
         survey_alone = len(proxy.requests)
         proxy.requests.clear()
-        assert len(prune("--keep", "2", "--delete", "--json")["deleted"]) == 4
+        assert len(prune("--keep", "2", "--yes", "--json")["deleted"]) == 4
         deletions = proxy.count("DELETE")
         looks = len(proxy.requests) - survey_alone - deletions
         # An image, what lists its referrers, two bills, two notes: each has a DELETE of its own.

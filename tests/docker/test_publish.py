@@ -209,16 +209,16 @@ def test_what_a_push_needs_is_checked_before_anything_is_built(
     image: dict[str, Any], push: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert image
-    assert "accepts pushes; images will not be signed" in push("--check").stdout
+    assert "accepts pushes; images will not be signed" in push("--dry-run").stdout
     proxy.requests.clear()
     proxy.faults = [Fault("POST .*uploads", 401, 9)]
-    push("--check", expect=12)
+    push("--dry-run", expect=12)
     push(expect=12)
     assert not proxy.count("PUT ")
     proxy.requests.clear()
     (tmp_path / "no.key").write_text("this is no key\n")
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(tmp_path / "no.key"))
-    for options in (("--check",), ()):
+    for options in (("--dry-run",), ()):
         assert "check BUILDER_COSIGN_KEY" in push(*options, expect=4).stderr
     assert not proxy.requests
 
@@ -336,7 +336,7 @@ def test_what_was_not_verified_is_not_pushed(
 
 
 def test_docker_hub_wants_a_namespace(builder: Builder) -> None:
-    done = builder("push", "hello-sm120", "--check")
+    done = builder("push", "hello-sm120", "--dry-run")
     assert done.returncode == 12
     assert "BUILDER_NAMESPACE" in done.stderr
     with pytest.raises(RegistryError, match="BUILDER_NAMESPACE is not set"):

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from builder.cli.app import all_commands
+from builder.core.errors import EXIT_CODES
 from support.environment import REPOSITORY
 from support.services import OPEN
 
@@ -84,6 +85,11 @@ def test_the_page_of_commands_has_every_command() -> None:
     named = {word for row in rows for word in re.findall(r"`([a-z]+)", row)}
     group = all_commands()
     assert set(getattr(group, "commands", {})) <= named
+
+
+def test_the_page_of_commands_has_every_exit_code() -> None:
+    page = (REPOSITORY / "docs/commands.md").read_text()
+    assert [*map(int, re.findall(r"^\| ([0-9]+) \|", page, re.MULTILINE))] == [*EXIT_CODES]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

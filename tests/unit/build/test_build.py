@@ -41,6 +41,14 @@ def test_a_failed_check_counts_more_than_one_that_was_not_run() -> None:
     )
 
 
+def test_errors_of_several_recipes_have_their_names() -> None:
+    other = Resolver(load(REPOSITORY), "amd64", "mmdebstrap").plans("hello-sm120")
+    with pytest.raises(SmokeError) as caught:
+        require_all([*IMAGES[:1], *other], [FAILED, FAILED])
+    assert caught.value.what == "2 of 2 images of llama-cpp-b9831, hello-sm120-0.1.0 failed"
+    assert "\nhello-sm120-0.1.0: a check failed\n" in caught.value.why
+
+
 def test_an_error_of_one_image_is_not_hidden_by_the_others() -> None:
     kept = Record(
         recipe=IMAGES[0].name,

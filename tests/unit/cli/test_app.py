@@ -13,17 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from builder import __version__
 from builder.cli import app as app_module
-from builder.cli.app import all_commands, app
+from builder.cli.app import OTHER_WORDS, PANELS, all_commands, app
 from builder.core.errors import EXIT_CODES, WorldError
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.shipped import PRESETS
 
-EVERYDAY = [
-    *("list", "show", "choose", "build", "smoke", "push", "nightly", "status", "bench", "fit"),
-    *("run", "ps", "logs", "stop", "update", "rm", "pull", "export", "bisect"),
-]
 GROUPS = {
     "recipe": ["new", "check", "explain", "export", "schema"],
     "patch": ["check", "add"],
@@ -48,41 +45,56 @@ ALL: Any = dict(commands(all_commands()))
 HELP = REPOSITORY / "tests/data/help.txt"
 
 
-def test_the_commands_are_those_of_the_manual() -> None:
-    grouped = [(*group.split(), name) for group, names in GROUPS.items() for name in names]
-    parts = [
-        *EVERYDAY,
-        "doctor",
-        "clean",
-        "sbom",
-        "kernels",
-        "paths",
-        "ptx",
-        "compare",
-        "compilers",
-        "reproduce",
-        "receipts",
-        "recipe",
-        "patch",
-        "pin",
-        "tag",
-        "hub",
-        "site",
-        "ci",
-    ]
-    assert set(ALL) == {*grouped, *((part,) for part in parts)}
+def test_the_groups_have_the_commands_of_the_manual() -> None:
+    groups = {" ".join(words): command for words, command in ALL.items()}
+    found = {name: [*of.commands] for name, of in groups.items() if hasattr(of, "commands")}
+    assert found == GROUPS
 
 
-def test_help_lists_every_command_and_exit_code(builder: Builder) -> None:
+def test_help_lists_every_command_in_its_panel_and_every_exit_code(builder: Builder) -> None:
     page = builder("--help").stdout
+    panels = re.findall(r"╭─ (\w+) ─+╮\n((?:│.*│\n)+)", page)
+    listed = {name: re.findall(r"│ ([a-z]+) ", rows) for name, rows in panels}
+    listed.pop("Options")
+    assert listed == {name: [*commands] for name, commands in PANELS.items()}
+    assert {name[0] for name in ALL} == {name for names in listed.values() for name in names}
     said = " ".join(page.split())
-    everyday, _, others = page.partition("Other commands")
-    listed = re.findall(r"│ ([a-z]+) ", everyday.partition("Everyday")[2])
-    assert listed == [*EVERYDAY, "doctor", "clean"]
-    for command in {name[0] for name in ALL} - set(listed):
-        assert f"│ {command} " in others
     for code, text in EXIT_CODES.items():
-        assert f"{code} {text.split('(')[0].strip()}"[:20] in said
+        assert f"{code} {text}".replace("`builder ", "builder ").replace("`", "") in said
+
+
+def test_a_word_of_other_programs_leads_to_the_command(builder: Builder) -> None:
+    """Never to one that the word only resembles and that changes something: ps is no push."""
+    for words, said in {
+        ("start",): "`builder run --help`",
+        ("images",): "`builder list --help`",
+        ("publish",): "`builder push --help`",
+        ("buidl",): "did you mean build?",
+        ("tag", "prume"): "did you mean prune?",
+        ("pin", "updat"): "did you mean update?",
+    }.items():
+        done = builder(*words)
+        assert done.returncode == 2
+        assert f"no command is named {words[-1]}" in done.stderr
+        assert said in done.stderr, words
+    for word in ("pus", "pss", "nightl"):
+        done = builder(word)
+        assert "did you mean" not in done.stderr, word
+    assert {*OTHER_WORDS}.isdisjoint(name[0] for name in ALL)
+
+
+def test_help_and_version_are_words_too(builder: Builder) -> None:
+    assert builder("help", "tag", "prune").stdout == builder("tag", "prune", "--help").stdout
+    assert builder("help").stdout == builder("--help").stdout
+    assert builder("version").stdout == builder("--version").stdout == f"builder {__version__}\n"
+
+
+def test_help_shows_a_value_only_where_an_option_takes_one(builder: Builder) -> None:
+    page = builder("run", "--help").stdout
+    assert "--context TOKENS" in " ".join(page.split())
+    assert not re.search(r"<\w+>|list\[", page)
+    assert "--catalog" not in page
+    assert "--catalog DIR" in " ".join(builder("--help").stdout.split())
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
@@ -99,7 +111,7 @@ def test_the_help_of_every_command_is_as_kept(request: pytest.FixtureRequest) ->
     said = []
     for words, command in ALL.items():
         said += [" ".join(words), *(f"    {line}" for line in (command.help or "").splitlines())]
-        for option in command.params:
+        for option in (each for each in command.params if not each.hidden):
             names = " ".join((*option.opts, *option.secondary_opts))
             default = "" if callable(option.default) else f" [{option.default}]"
             said.append(f"  {names}{default}: {option.help}")
@@ -204,12 +216,11 @@ def test_a_command_reads_only_the_files_that_it_needs() -> None:
     assert sorted(opened("choose", "--card", "5050")) == sorted(wanted)
 
 
-def test_only_the_command_that_is_called_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["builder", "list", "--json"])
-    assert [*app_module._commands().commands] == ["list"]
+def test_only_the_command_that_is_called_is_made() -> None:
+    for before in ([], ["--catalog", "a"], ["--catalog=a"]):
+        assert [*app_module._commands([*before, "list", "--json"]).commands] == ["list"]
     for arguments in (["--help"], ["frobnicate"], []):  # a shell that completes gives none
-        monkeypatch.setattr(sys, "argv", ["builder", *arguments])
-        assert app_module._commands() is all_commands()
+        assert app_module._commands(arguments) is all_commands()
 
 
 def test_a_wrong_command_line_is_told(builder: Builder) -> None:
@@ -220,7 +231,7 @@ def test_a_wrong_command_line_is_told(builder: Builder) -> None:
 
 
 def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> None:
-    for command in (["push", "hello-sm120"], ["push", "hello-sm120", "--check"], ["status"]):
+    for command in (["push", "hello-sm120"], ["push", "hello-sm120", "--dry-run"], ["status"]):
         done = builder(*command)
         assert done.returncode == 12, done.stderr
         assert done.stderr.count("BUILDER_NAMESPACE is not set") == 1, done.stderr
@@ -282,8 +293,12 @@ def test_the_catalog_is_found_from_below_or_by_a_variable(
 ) -> None:
     assert builder("list", cwd=catalog / "recipes" / "bases").stdout == ""
     assert builder("list", cwd=REPOSITORY / "tests").stdout != ""
+    assert builder("--catalog", catalog, "list").stdout == ""
+    assert builder(f"--catalog={catalog}", "list").stdout == ""
+    assert builder("list", "--catalog", catalog).stdout == ""
     monkeypatch.setenv("BUILDER_CATALOG", str(catalog))
     assert builder("list").stdout == ""
+    assert builder("--catalog", REPOSITORY, "list").stdout != ""
 
 
 def test_a_wrong_recipe_is_told_also_where_no_engine_answers(
@@ -333,12 +348,23 @@ def test_output_that_nobody_takes_is_no_fault_of_builder(tmp_path: Path) -> None
         (("push", "hello-sm120", "--reason", "x"), "only valid together"),
         (("push", "hello-sm120", "--over-budget"), "only valid together"),
         (("sbom", "hello-sm120", "--from", "../../x"), "must be the tag of an image"),
-        (("recipe", "export", "hello-sm120", "-x"), "No such option"),
+        (("recipe", "export", "hello-sm120", "-x"), "no option is named -x"),
         (("tag", "history", "hello-sm120", "x" * 129), "at most 128"),
         (("run", "llama-cpp-b9831", "-ngl", "9"), "go after --: ... -- -ngl"),
         (("export", "llama-cpp-b9831", "--ctx-size=5"), "go after --: ... -- --ctx-size=5"),
-        (("fit", "llama-cpp-b9831", "-fa", "on"), "No such option: -fa; options of the engine"),
-        (("bench", "llama-cpp-b9831", "--modl", "x"), "(Possible options: --model)"),
+        (
+            ("fit", "llama-cpp-b9831", "-fa", "on"),
+            "no option is named -fa -> options of the",
+        ),
+        (("bench", "llama-cpp-b9831", "--modl", "x"), "did you mean --model?"),
+        (("build",), "RECIPE is missing: Names of recipes"),
+        (("build", "x", "--jobs"), "--jobs needs a value"),
+        (("build", "x", "--jobs", "0"), "--jobs: must be at least 1"),
+        (("build", "x", "--jobs", "no"), "--jobs: must be a whole number"),
+        (("run", "x", "--port", "70000"), "--port: must be at most 65535"),
+        (("export", "x", "--format", "docker"), "helm, kubernetes, llama-swap, quadlet; did you"),
+        (("choose", "--memory", "12"), "give a unit: 12G"),
+        (("show", "a", "b"), "too many words: b Usage: builder show"),
     ],
 )
 def test_words_that_the_command_line_refuses(
@@ -346,7 +372,9 @@ def test_words_that_the_command_line_refuses(
 ) -> None:
     done = builder(*command)
     assert done.returncode == 2
-    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert done.stderr.startswith("builder: ")
+    assert "\n  -> " in done.stderr
+    assert said in " ".join(done.stderr.split())
 
 
 def test_commands_stand_in_back_ticks() -> None:

@@ -170,7 +170,7 @@ def test_a_comparison_of_unlike_machines_is_shown_and_refused(
     [
         (["http://127.0.0.1:1"], 4, "does not list its models"),
         (["hello-sm120"], 2, "an image needs a model to serve"),
-        (["hello-sm120", "--model", "MODEL", "--context", "32M"], 2, "not a number of tokens"),
+        (["hello-sm120", "--model", "MODEL", "--context", "32G"], 2, "not a number of tokens"),
         (["http://127.0.0.1:1", "--model", "MODEL"], 2, "are for a recipe or an image"),
         (["http://127.0.0.1:1", "--receipt", "a.json"], 2, "are for a recipe or an image"),
         (["hello-sm120", "--model", "MODEL", "--by", "me"], 2, "add --receipt FILE"),

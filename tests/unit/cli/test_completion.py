@@ -43,7 +43,7 @@ def completed(*words: str, catalog: Path = REPOSITORY) -> list[str]:
             ("run", "gemma-4-e2b"),
             ["gemma-4-e2b", "gemma-4-e2b:mtp", "gemma-4-e2b-mtp@5090-laptop"],
         ),
-        (("show", "hello"), ["hello-sm120-0.1.0"]),
+        (("show", "hello-sm120"), ["hello-sm120-0.1.0"]),
         (("choose", "--card", "5090"), ["5090", "5090-laptop"]),
         (("tag", "promote", "hello-sm120-0.1.0", "0"), ["0.1.0"]),
         (("tag", "promote", "nosuch", ""), []),

@@ -184,8 +184,8 @@ def test_faults_of_the_command_line(builder: Builder, tmp_path: Path) -> None:
     assert "there is no file" in absent.stderr
     unknown = builder("export", PRESET, "--format", "compost")
     assert unknown.returncode == 2
-    assert "'compost' is not one of" in unknown.stderr
-    size = builder("export", PRESET, "--context", "32M")
+    assert "compost is none of compose, docker-run" in unknown.stderr
+    size = builder("export", PRESET, "--context", "32G")
     assert size.returncode == 2
     preset = builder("export", "qwen3.6-27b-dflash@5090")
     assert preset.returncode == 3

@@ -15,6 +15,7 @@ from identify.vendor.licenses import LICENSES
 from builder.recipes.edit import NamedCommit
 from builder.upstream import track
 from builder.upstream.new_recipe import default_version
+from support.catalogs import rendered
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.llama_tree import MIT
@@ -127,6 +128,8 @@ run      = ["llama-server", "--version"]
 contains = ["other 1.0"]
 """
 Run = Callable[..., str]
+HELLO = "hello-sm120"
+KEY = "0" * 64
 
 
 @pytest.fixture
@@ -326,6 +329,43 @@ def test_like_another_recipe_whose_family_reads_no_tree(
     llama_tree.commit("moved", **{"CMakeLists.txt": None})
     said = new("--like", "other-1.0", "--name", "other-3.0", status=3)
     assert "cmake.0.source: the source has no ./CMakeLists.txt" in said
+
+
+def test_a_checkout_gets_its_lock_and_what_its_tests_compare(
+    builder: Builder,
+    tmp_path: Path,
+    own_cache: Path,  # noqa: ARG001
+) -> None:
+    """Locking the new recipe anew leaves the other's key alone; the golden files fit."""
+    upstream = Upstream(tmp_path / "served" / "hellofork")
+    shutil.copytree(REPOSITORY / "engines" / HELLO, upstream.folder, dirs_exist_ok=True)
+    upstream.record("a")
+    farm = tmp_path / "farm"
+    shutil.copytree(REPOSITORY / "recipes", farm / "recipes")
+    for name in ("dockerfiles", "engines", "patches"):
+        (farm / name).symlink_to(REPOSITORY / name)
+    data = farm / "tests" / "data"
+    (data / "golden").mkdir(parents=True)
+    old = "".join(f"{name:34}{KEY}\n" for name in ("a-1", "hellofork-3.0", "z-1"))
+    (data / "keys.txt").write_text(old)
+    words = (upstream.url, "--like", HELLO, "--name", "hellofork-3.0", "--license", "MIT")
+    done = builder("--catalog", farm, "recipe", "new", *words)
+    assert done.returncode == 0, done.stderr
+    lock = "locks/hellofork-3.0.debian.toml"
+    assert f'lock    = "{lock}"' in (farm / "recipes" / "hellofork-3.0.toml").read_text()
+    of_like = (farm / "recipes" / "locks" / f"{HELLO}-0.1.0.debian.toml").read_text()
+    own = (farm / "recipes" / lock).read_text()
+    assert own == of_like.replace(f"pin lock {HELLO}-0.1.0`", "pin lock hellofork-3.0`")
+    found = rendered(farm, "hellofork-3.0")
+    assert (data / "golden" / "hellofork-3.0.Dockerfile").read_text() == found.text
+    assert [line.split() for line in (data / "keys.txt").read_text().splitlines()] == [
+        ["a-1", KEY],
+        ["hellofork-3.0", found.key],
+        ["z-1", KEY],
+    ]
+    written = ["recipes/hellofork-3.0.toml", f"recipes/{lock}"]
+    golden = ["tests/data/golden/hellofork-3.0.Dockerfile", "tests/data/keys.txt"]
+    assert done.stdout == "".join(f"written {farm / each}\n" for each in written + golden)
 
 
 @pytest.mark.parametrize(

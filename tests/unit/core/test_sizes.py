@@ -43,13 +43,14 @@ def test_a_power_of_two_has_both_of_its_names(size: int) -> None:
 @given(st.integers(1, 99_999_999))
 def test_k_is_1024_but_for_thousands_of_a_power_of_two(count: int) -> None:
     assert sizes.contexts_of(str(count)) == (count,)
+    assert sizes.contexts_of(f"{count}M") == (count * 1024 * 1024,)
     (read,) = sizes.contexts_of(f"{count}K")
     if read != count * 1024:
         assert read.bit_count() == 1
         assert read // 1000 == count
 
 
-@pytest.mark.parametrize("text", ["", "32M", "0", "-4", "K", "32K,,64K", "1e5", "1.5K"])
+@pytest.mark.parametrize("text", ["", "32G", "0", "-4", "K", "32K,,64K", "1e5", "1.5K"])
 def test_what_is_no_context_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 32K"):
         sizes.contexts_of(text)

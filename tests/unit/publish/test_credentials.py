@@ -115,7 +115,7 @@ def test_a_damaged_store_shows_no_password(store: Path) -> None:
     store.write_text(json.dumps({"auths": {"ghcr.io": {"auth": [SECRET]}}}))
     with pytest.raises(WorldError) as caught:
         login_for("ghcr.io")
-    assert caught.value.why == "auths.ghcr.io.auth: Input should be a valid string"
+    assert caught.value.why == "auths.ghcr.io.auth: must be a text"
 
 
 def test_no_store_is_an_internal_error(store: Path) -> None:

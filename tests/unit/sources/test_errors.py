@@ -144,6 +144,7 @@ def test_only_a_server_that_says_so_lacks_a_commit(kind: str, text: str) -> None
         ("proxy 403", False),
         ("proxy 503", True),
         ("no proxy", False),
+        ("closed proxy", False),
     ],
 )
 def test_real_git_meets_real_faults(
@@ -171,6 +172,7 @@ def test_real_git_meets_real_faults(
         if "proxy" in kind:
             url = "https://git.example.invalid/engine.git"
             where = "proxy.example.invalid" if kind == "no proxy" else f"127.0.0.1:{port}"
+            where = "127.0.0.1:9" if kind == "closed proxy" else where
             monkeypatch.setenv("HTTPS_PROXY", f"http://{where}")
         with pytest.raises(FetchError) as caught:
             mirrored.export(url, upstream.head())
@@ -182,6 +184,7 @@ def test_real_git_meets_real_faults(
         "proxy 407": "needs user and password",
         "proxy 403": "HTTPS_PROXY and NO_PROXY",
         "no proxy": "HTTPS_PROXY",
+        "closed proxy": "the proxy is wrong: check HTTPS_PROXY",
     }
     assert wanted.get(kind, "again later") in caught.value.hint
 

@@ -38,14 +38,14 @@ def test_a_state_comes_back_as_it_went(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "damage", "reason"),
     [
-        (".*", "", "Invalid JSON: EOF"),
-        (".*", "{", "Invalid JSON: EOF"),
-        (".*", "[]", "Input should be an object"),
-        (".*", '{"question": {}}', "question.recipe: Field required"),
-        ('"date"', '"day"', "steps.0.commit.date: Field required"),
-        ("1.5", '"1.5"', "steps.0.seconds: Input should be a valid number"),
-        ('"skip"', '"ugly"', "steps.0.verdict: Input should be 'good', 'bad' or 'skip'"),
-        ('"trace"', '"more": 1, "trace"', "more: Unexpected keyword argument"),
+        (".*", "", "not JSON: see line"),
+        (".*", "{", "not JSON: see line"),
+        (".*", "[]", "must be a table"),
+        (".*", '{"question": {}}', "question.recipe: is missing"),
+        ('"date"', '"day"', "steps.0.commit.date: is missing"),
+        ("1.5", '"1.5"', "steps.0.seconds: must be a number"),
+        ('"skip"', '"ugly"', "steps.0.verdict: must be 'good', 'bad' or 'skip'"),
+        ('"trace"', '"more": 1, "trace"', "more: is no known key"),
     ],
 )
 def test_a_damaged_state_is_refused(tmp_path: Path, before: str, damage: str, reason: str) -> None:
