@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from builder.presets.schema import Preset
+from builder.recipes.edit import Keys, edited
 from builder.recipes.fields import PATTERNS
 from builder.recipes.schema import BaseRecipe, Recipe, json_schema
 
@@ -115,3 +116,11 @@ def test_an_image_for_arm64_alone_names_its_code() -> None:
     with pytest.raises(ValidationError, match=r'needs arch in \[cuda\]: \["121"\]'):
         Recipe.model_validate(arm64)
     Recipe.model_validate(arm64 | {"cuda": {"arch": ["121"]}})
+
+
+def test_an_edit_leaves_a_default_to_follow() -> None:
+    text = 'version = "1"\n[image]\nrepository = "a"\n'
+    changes: dict[Keys, object] = {("version",): "2", ("image", "tags", 0): "2"}
+    assert edited(text, changes) == text.replace("1", "2")
+    given = text + 'tags = ["1"]\n'
+    assert edited(given, changes) == given.replace("1", "2")
