@@ -342,6 +342,9 @@ class Ggml(CmakeFamily):
         return machine_code(recipe)
 
 
+HAMI = "HAMi vGPU hosts need GGML_CUDA_NO_VMM: this image has it."
+
+
 class LlamaCpp(Ggml):
     """One or more calls of cmake, whose programs and libraries share one directory."""
 
@@ -395,7 +398,9 @@ class LlamaCpp(Ggml):
                 **image.env,
             },
         )
-        update = {"probe": [*_probes(recipe), *recipe.probe], "serve": recipe.serve or SERVE}
+        notes = [*recipe.notes, *([] if recipe.cuda.vmm else [HAMI])]
+        probes = [*_probes(recipe), *recipe.probe]
+        update = {"probe": probes, "serve": recipe.serve or SERVE, "notes": notes}
         return completed.model_copy(update=update)
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:

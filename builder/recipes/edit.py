@@ -48,15 +48,19 @@ class Recount:
 
 
 def edited(text: str, changes: Mapping[Keys, Any]) -> str:
-    """A TOML text with other values at some paths; tables on the way must be there.
+    """A TOML text with other values at some paths.
 
-    None takes a key out.
+    None takes a key out.  A value of a table or a list that the text does not have is a default,
+    which follows from the other values: it is left out.
     """
     document = tomlkit.parse(text)
     for path, value in changes.items():
         table: Any = document
-        for part in path[:-1]:
-            table = table[part]
+        try:
+            for part in path[:-1]:
+                table = table[part]
+        except LookupError:
+            continue
         if value is None:
             table.pop(path[-1], None)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -162,13 +164,14 @@ class CudaOfPlatform(Model):
 class Cuda(Model):
     """The CUDA code of the image."""
 
-    arch: CudaArchitectures
+    arch: CudaArchitectures = ["120"]
     """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ... Where the recipe has two
     platforms: for linux/amd64."""
     arm64: CudaOfPlatform | None = None
     """The code of the linux/arm64 image, where the recipe has a linux/amd64 image as well."""
     vmm: bool = False
-    """False: virtual memory management is compiled out, and nothing links libcuda."""
+    """False: virtual memory management is compiled out, and nothing links libcuda. Default for
+    families that extend PyTorch's wheels: true, they link it."""
     driver: DriverVersion | None = None
     """Oldest driver of NVIDIA's that the image must run with: "580"."""
 
@@ -190,7 +193,8 @@ class Cmake(Model):
     source: TreePath = "."
     """Directory of the CMakeLists.txt, inside the source tree."""
     targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
-    """Targets to build; empty: all. The project's own rules install them."""
+    """Targets to build; empty: all. The project's own rules install them. Default of the only call
+    of the family llama-cpp: llama-server, llama-cli, llama-bench."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions, which the source must use; true and false become ON and OFF."""
     override: list[Override] = []
@@ -303,10 +307,8 @@ class RecipeImage(Model):
 
     repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
     """Repository of the image, without the namespace."""
-    tags: Annotated[
-        list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
-    ]
-    """Tags of the image besides its immutable one, VERSION-KEY."""
+    tags: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
+    """Tags of the image besides its immutable one, VERSION-KEY; default: the version."""
     moving: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
     """Tags that move to every new image: "latest".  Other tags never move."""
     entrypoint: list[Text] = []
@@ -342,7 +344,8 @@ class Build(Model):
 
 
 class EngineBuild(Build):
-    """Resources that the build of an engine requires."""
+    """Resources that the build of an engine requires. The default of disk is 8 in the family
+    llama-cpp, and 2 in families that extend a base, which says its own."""
 
     steps: Annotated[int, Field(ge=1)] | None = None
     """Compile steps, as ninja counts them ("[1/464]"): ``run`` estimates the time by them."""
@@ -353,6 +356,18 @@ def _on(patch: Patch, platform: str) -> Patch:
     if patch.probe is None or patch.probe.platform in (None, platform):
         return patch
     return patch.model_copy(update={"probe": None})
+
+
+OF_WHEELS: Mapping[str, Mapping[str, Any]] = {"build": {"disk": 2.0}, "cuda": {"vmm": True}}
+OF_FAMILY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "llama-cpp": {"build": {"disk": 8.0}},
+    "lmdeploy-overlay": OF_WHEELS,
+    "sglang-overlay": OF_WHEELS,
+    "tabbyapi": OF_WHEELS,
+    "vllm-overlay": OF_WHEELS,
+}
+"""Values of tables that a recipe of a family need not repeat."""
+LLAMA_TARGETS = ("llama-server", "llama-cli", "llama-bench")
 
 
 class Recipe(Model):
@@ -367,7 +382,7 @@ class Recipe(Model):
     license: License
     """SPDX license expression."""
     url: Text | None = None
-    """Where people read about the engine."""
+    """Where people read about the engine; default: the git repository of the source."""
     family: Name
     """Family that builds the engine: "llama-cpp", "cmake", ..."""
     base: Name
@@ -380,7 +395,7 @@ class Recipe(Model):
     track: Track | None = None
     patch: list[Patch] = []
     """Applied in order."""
-    cuda: Cuda
+    cuda: Cuda = Cuda()
     llama: Llama | None = None
     cmake: list[Cmake] = []
     python: Python | None = None
@@ -400,6 +415,27 @@ class Recipe(Model):
     accept: list[Accept] = []
     probe: list[Probe] = []
     """Facts about the finished image; required where the family has no probes of its own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, document: Any) -> Any:
+        """The document with the values that follow from its other keys, or from its family."""
+        if not isinstance(document, dict):
+            return document
+        filled = dict(document)
+        source, image, version = (document.get(key) for key in ("source", "image", "version"))
+        if isinstance(source, dict) and "git" in source:
+            filled.setdefault("url", source["git"])
+        if isinstance(image, dict) and isinstance(version, str) and re.fullmatch(TAG, version):
+            filled["image"] = {"tags": [version], **image}
+        family = document.get("family")
+        for name, values in OF_FAMILY.get(family, {}).items() if isinstance(family, str) else ():
+            if isinstance(given := document.get(name, {}), dict):
+                filled[name] = {**values, **given}
+        calls = document.get("cmake", [{}])
+        if family == "llama-cpp" and isinstance(calls, list) and [*map(type, calls)] == [dict]:
+            filled["cmake"] = [{"targets": [*LLAMA_TARGETS], **calls[0]}]
+        return filled
 
     @model_validator(mode="after")
     def _require_moving_channel(self) -> Recipe:
@@ -422,6 +458,8 @@ class Recipe(Model):
         others = {probe.platform for probe in probes} - {None, *self.platform}
         if others:
             raise ValueError(f"a probe is for {others.pop()}, which platform does not name")
+        if self.platform == ["linux/arm64"] and "arch" not in self.cuda.model_fields_set:
+            raise ValueError('the image for linux/arm64 needs arch in [cuda]: ["121"]')
         return self
 
     @property

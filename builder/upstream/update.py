@@ -523,7 +523,7 @@ def _frozen(
     recipe = entry.recipe
     changes |= {
         ("version",): version,
-        ("image", "tags"): [version],
+        ("image", "tags"): None,
         ("image", "moving"): None,
         ("track",): None,
     }
