@@ -27,8 +27,7 @@ WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ALMOST_FULL = 1 / 16  # GiB: a tool that meets a full disk may leave this much
 FULL_WORDS = ("no space left on device", "out of diskspace", "disk quota exceeded")
 FREE_SPACE_HINT = (
-    "free some space there (`docker system df` shows Docker's use, `docker builder prune` "
-    "removes build caches), then run the same command again"
+    "free some space there (`builder clean` shows what can go), then run the same command again"
 )
 ACTIVITIES = {
     "tags": "gives or deletes tags",
