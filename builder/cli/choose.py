@@ -285,7 +285,7 @@ def _print(
     words = [text for source, text in LEGEND.items() if source in used]
     words += [text for text in ("? not known", "+ at least") if text[0] in str(rows)]
     line(f"\n{', '.join(words)}")
-    paragraph("No run is known for", [f"{each.short_name}: {each.why}" for each in unserved])
+    paragraph("Not in the table", [f"{each.short_name}: {each.why}" for each in unserved])
     for obstacle in dict.fromkeys(each.obstacle for each in answer.excluded if everything):
         refused = [each for each in answer.excluded if each.obstacle == obstacle]
         paragraph(obstacle, [f"{each.preset}: {'; '.join(each.why)}" for each in refused])

@@ -260,8 +260,8 @@ class _Model:
         """Why the model's presets do not run, or are not known to."""
         for fit in self.choice.fits:
             if fit.short_name == self.short_name:
-                lacks = "name its files" if fit.needs_file else "whether it fits is not known"
-                return f"{fit.preset} may run: {lacks}"
+                lacks = "it needs a file of yours" if fit.needs_file else "nobody knows if it fits"
+                return f"{lacks}: `{fit.command}`"
         own = [each for each in self.choice.excluded if each.short_name == self.short_name]
         return min((each.why[0] for each in own), key=len)
 

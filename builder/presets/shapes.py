@@ -265,11 +265,15 @@ def expert_bytes(shape: Shape, tokens: int) -> float:
 
 
 def cache_bytes(shape: Shape, key_bits: float, value_bits: float, tokens: int) -> float:
-    """The bytes of so many tokens in the cache; a layer with a window has no more than fit."""
+    """The bytes of so many tokens in the cache; a layer with a window has no more than fit.
+
+    The last layers may share the cache of others (Gemma 4 E2B and E4B).
+    """
     pattern = shape.values.get("attention.sliding_window_pattern")
-    total = 0.0
+    total, count = 0.0, number(shape, "block_count", 0)
+    own = count - number(shape, "attention.shared_kv_layers", 0)
     for name, dimensions in shape.tensors.items():
-        if name.endswith("attn_k.weight"):
+        if name.endswith("attn_k.weight") and int(name.split(".")[1]) < own:
             windowed = isinstance(pattern, list) and pattern[int(name.split(".")[1])]
             held = min(tokens, number(shape, "attention.sliding_window", 0)) if windowed else tokens
             values = shape.tensors.get(name.replace("attn_k", "attn_v"), dimensions)

@@ -134,7 +134,8 @@ def test_what_nobody_knows_is_unknown(builder: Builder, farm_copy: Path) -> None
     (presets / "qwen3.6-27b-mtp@5090-laptop.toml").write_text(text)
     words = ("choose", "--card", "5090", "--model", "27b mtp", "--catalog", farm_copy)
     row, without = rows(builder(*words, "--all"))
-    assert without["why"].startswith("qwen3.6-27b-mtp@5090-laptop may run: name its files; ")
+    start = "builder run qwen3.6-27b-mtp@5090-laptop --model FILE"
+    assert without["why"].startswith(f"it needs a file of yours: `{start}`; ")
     assert (row["quantization"], row["context"], row["memory"]) == ("", "", "? of 31G")
     assert (row["tokens/s"], row["source"], row["download"]) == ("", "", "")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builder.presets import cards, shapes
 from builder.presets.schema import Preset
-from builder.presets.shapes import Computed, DecodeStep, NotComputedError
+from builder.presets.shapes import DecodeStep, NotComputedError
 from support.environment import REPOSITORY
 from support.shipped import PRESETS, RECIPES
 
@@ -134,12 +134,6 @@ def test_the_weights_in_memory_stand_for_the_size() -> None:
 def test_a_missing_fact_is_named(run: Preset, bandwidth: int, published: int, why: str) -> None:
     with pytest.raises(NotComputedError, match=why):
         shapes.computed_speed(run, "llama-cpp", bandwidth, published)
-
-
-def test_a_speed_is_shown_with_two_digits() -> None:
-    assert Computed(187.32, (163, 249.1)).shown == "~190 (160-250)"
-    assert Computed(95.4, (82.9, 126.8)).shown == "~95 (83-130)"
-    assert Computed(7.26, (6.3, 9.66)).shown == "~7.3 (6.3-9.7)"
 
 
 def known() -> list[tuple[Preset, str]]:
