@@ -91,7 +91,7 @@ def test_it_is_measured_and_compared(builder: Builder, catalog: Path, tmp_path: 
     assert {run["timed_by"] for run in runs} == {"server"}
     assert [run["tokens"] for run in runs] == [100] * 4
     assert found["subject"]["flags"][-2:] == ["--cache-type-k", "q8_0"]
-    done = builder("bench", "compare", tmp_path / "first.json", tmp_path / "second.json", "--json")
+    done = builder("compare", tmp_path / "first.json", tmp_path / "second.json", "--json")
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["rows"]) == 2
 

@@ -103,7 +103,7 @@ def calls(text: str) -> list[list[str]]:
         ({"cmake": f"{CMAKE}define = {{ GGML_CPU_ALL_VARIANTS = true }}"}, "GGML_BACKEND_DL"),
         ({"family": "cmake", "image": 'entrypoint = ["/x"]'}, "has no use for [llama]"),
         ({"family": "cmake", "llama": ""}, "needs an entrypoint"),
-        ({"llama": "llama = { build_number = 0 }"}, "greater than or equal to 1"),
+        ({"llama": "llama = { build_number = 0 }"}, "at least 1"),
     ],
 )
 def test_what_the_family_refuses(catalog: Path, other: dict[str, str], message: str) -> None:

@@ -108,7 +108,7 @@ def test_a_typo_is_told_with_the_card_that_is_meant() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("bus_width = 512", 'bus_width = "512"', "bus_width: input should be a valid integer"),
+        ("bus_width = 512", 'bus_width = "512"', "bus_width: must be a whole number"),
         ("bus_width = 512", "bus_wdth = 512", "unknown key; did you mean bus_width"),
         ('capability = "12.0"', 'capability = "sm_120"', "must be a compute capability: 12.0"),
         ('"peer"', '"l2"', "l2: named by more than one source"),
