@@ -298,11 +298,12 @@ def choose(
     return Choice(question.machine, tuple(fits), tuple(excluded), question.context)
 
 
-def _place(found: Option) -> tuple[bool, int, bool, float, str]:
+def _place(found: Option) -> tuple[bool, int, bool, float, int, str]:
+    """Without a speed, the one with most of the model on the card is first."""
     own, standing = found.own, [*Standing].index(found.known)
     figure = own or found.figure
     speed = figure.tokens_per_second if figure else 0
-    return found.needs_file, standing, own is None, -speed, found.preset
+    return found.needs_file, standing, own is None, -speed, -(found.memory or 0), found.preset
 
 
 def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:

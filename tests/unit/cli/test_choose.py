@@ -116,14 +116,14 @@ def test_all_presets_that_run_and_the_reasons_of_the_others(
 
 
 def test_a_proposal_has_both_commands(terminal: Builder) -> None:
-    done = terminal("choose", "--card", "5060")
+    done = terminal("choose", "--card", "5060", "--context", "200000")
     assert "Proposed, not published:" in done.stdout
     text = done.stdout[done.stdout.index("qwen3.6-35b-a3b, by llama-cpp-") :]
     title, get, run = text.splitlines()[:3]
     assert re.search(r", ~\d+ GiB of host memory:$", title)
     repository, file = get.split()[2:4]
     assert get.startswith("  hf download ")
-    assert f"/{repository}/{file} --context 32768 -- --parallel 1 --n-cpu-moe " in run
+    assert f"/{repository}/{file} --context 200000 -- --parallel 1 --n-cpu-moe " in run
 
 
 def test_what_nobody_knows_is_unknown(builder: Builder, farm_copy: Path) -> None:

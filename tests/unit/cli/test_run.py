@@ -113,10 +113,10 @@ def test_a_short_name_is_the_best_preset_that_runs_on_the_card(
     wanted = ("run", "qwen3.6-35b-a3b", "--card", "5090-laptop", "--print", "--context", "64K")
     assert "--ctx-size 262144" in small.stdout
     assert "--ctx-size 65536" in builder(*wanted).stdout
-    none = builder("run", "qwen3.6-27b:mtp", "--card", "5080", "--print")
+    none = builder("run", "qwen3.6-27b:mtp", "--card", "5060", "--print")
     assert none.returncode == 15
     assert "qwen3.6-27b-mtp@5090-laptop: its memory is not known" in none.stderr
-    assert "`builder choose --card 5080` shows the presets that run there" in none.stderr
+    assert "`builder choose --card 5060` shows the presets that run there" in none.stderr
 
 
 @pytest.mark.usefixtures("models")
@@ -154,10 +154,10 @@ def test_a_short_name_on_the_cpu_needs_no_gpu(builder: Builder, models: Path) ->
     assert "--env=BUILDER_CPU=1" in done.stdout
     assert "--gpus" not in done.stdout
     # vLLM's published images do not serve without a GPU.
-    none = builder("run", "gemma-4-e4b", "--cpu")
+    none = builder("run", "nemotron-elastic-30b-a3b-nvfp4", "--cpu")
     assert none.returncode == 15
-    assert "no preset of gemma-4-e4b runs on the CPU" in none.stderr
-    assert "vllm-nightly-1acd67a" in none.stderr
+    assert "no preset of nemotron-elastic-30b-a3b-nvfp4 runs on the CPU" in none.stderr
+    assert "vllm-0.22.0" in none.stderr
     assert not models.exists()
 
 

@@ -95,7 +95,7 @@ def test_a_file_has_a_readable_header_and_a_hole(name: str, size: int, tmp_path:
         assert read == pytest.approx(value) if isinstance(value, float) else read == value
 
 
-@pytest.mark.parametrize(("name", "size"), PUBLISHED.items())
+@pytest.mark.parametrize(("name", "size"), [*PUBLISHED.items(), ("qwen3.6-27b", 9_400_000_000)])
 def test_types_are_chosen_for_the_size_of_a_published_file(name: str, size: int) -> None:
     shape = shapes.shape_of(name)
     kinds = made_models.reaching(shape, size)
