@@ -389,7 +389,11 @@ def test_a_row_unfolds_what_starts_its_preset(
 ) -> None:
     best = first(folder)["fits"][0]
     (shown,) = visits["folds"]["values"]
-    for text in (best["command"], *best.get("caveats", ()), *(each["why"] for each in best["missing"])):
+    for text in (
+        best["command"],
+        *best.get("caveats", ()),
+        *(each["why"] for each in best["missing"]),
+    ):
         assert text in shown
 
 
