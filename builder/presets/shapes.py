@@ -339,7 +339,7 @@ class Figure:
 
     tokens_per_second: float  # the mean of the runs
     interval: tuple[float, float] | None = None
-    """Of a receipt: the mean's, with 95 % confidence; of a computed speed: nine of ten runs."""
+    """A receipt has the mean with 95 % confidence, a computed speed the range of nine of ten runs."""
     context: int | None = None
     runs: int | None = None
     by: str = ""
