@@ -13,6 +13,7 @@ from support.environment import REPOSITORY
 from support.services import BASE, KEYED, OPEN, SERVICES
 
 PAGE = REPOSITORY / "docs" / "run.md"
+COMMENTED = ("compose", "docker-run", "helm", "kubernetes", "llama-swap", "quadlet")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -30,7 +31,7 @@ def commented(text: str) -> list[str]:
     return [line.strip()[1:] for line in text.splitlines() if line.strip().startswith("# ")]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMMENTED)
 def test_a_comment_is_a_short_line_and_a_command_has_a_line_of_its_own(name: str) -> None:
     programs = r"hf download|docker (?:rm|save|run)|podman load|systemctl|loginctl|sudo|kubectl"
     programs += "|curl|llama-swap --config"
@@ -44,7 +45,7 @@ def test_a_comment_is_a_short_line_and_a_command_has_a_line_of_its_own(name: str
         assert all(re.match(rf"   (?:{programs})", line) for line in commands)
 
 
-@pytest.mark.parametrize("name", ["compose", "docker-run", "kubernetes", "llama-swap", "quadlet"])
+@pytest.mark.parametrize("name", sorted({*COMMENTED} - {"helm"}))
 def test_a_file_names_what_the_machine_must_have(name: str) -> None:
     service = replace(BASE, missing=("Needs a:\n  hf download a",), notes=("b " * 60,))
     (text,) = FORMATS[name].files(service).values()
@@ -55,7 +56,7 @@ def test_a_file_names_what_the_machine_must_have(name: str) -> None:
     assert "NVIDIA" not in next(iter(FORMATS[name].files(replace(service, cards=0)).values()))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMMENTED)
 def test_comments_say_who_reaches_the_server_and_the_key_that_it_asks_for(name: str) -> None:
     own = {"kubernetes": "The cluster alone", "helm": "The cluster alone"}
     for service, reaches, key in (
