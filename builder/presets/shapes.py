@@ -339,7 +339,7 @@ class Figure:
 
     tokens_per_second: float  # the mean of the runs
     interval: tuple[float, float] | None = None
-    """A receipt has the mean with 95 % confidence, a computed speed the range of nine of ten runs."""
+    """The mean of a receipt with 95 % confidence; nine of ten runs for a computed speed."""
     context: int | None = None
     runs: int | None = None
     by: str = ""
