@@ -311,7 +311,7 @@ def _known(value: Any) -> Any:
 
 PROGRAM = "./farm"
 """Starts ``builder`` in a checkout, which the first page says how to get."""
-MODELS = "./models"
+MODELS = "~/models"
 """The models directory, beside the file."""
 SOME_HOME = Path("/home/somebody")
 """Stands for the home directory of a reader, which a shell knows as ~."""
