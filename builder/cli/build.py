@@ -12,7 +12,7 @@ from builder.cli import options
 from builder.cli.options import argument, file_option, flag, option, output_option
 from builder.cli.terminal import line, log, pairs, print_json, table
 from builder.core import sizes
-from builder.core.errors import BuilderError, RecipeError
+from builder.core.errors import BuilderError
 from builder.core.log import duration
 
 if TYPE_CHECKING:
@@ -61,12 +61,7 @@ def build(
             builder=builder,
             platform=platform,
         )
-        try:
-            wanted = {each.name: each.recipe for each in map(session.catalog.engine, recipes)}
-        except RecipeError:
-            for name in recipes:
-                options.require_no_model(session.catalog.root, name)
-            raise
+        wanted = {each.name: each.recipe for each in map(session.catalog.engine, recipes)}
         artifact = None
         if output is None:
             plans = [plan for name in wanted for plan in session.plans(name)]

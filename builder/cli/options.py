@@ -89,22 +89,6 @@ def _stems(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.toml"))
 
 
-def require_no_model(root: Path, name: str) -> None:
-    """Raise ``RecipeError`` with the next step where a name is a model's, or a preset's."""
-    folder = root / "presets"
-    if name.lower() not in {*_short_names(folder), *_stems(folder)}:
-        return
-    stem = name.lower().partition(":")[0]
-    files = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in folder.glob("*.toml")}
-    used = sorted({text["recipe"] for each, text in files.items() if each.startswith(stem)})
-    raise RecipeError(
-        f"{name} is a {'preset' if '@' in name else 'model'}, not a recipe",
-        f"the recipes of its presets: {', '.join(used)}",
-        f"`builder run {name}` builds what it needs and starts it; `builder build {used[0]}` only "
-        "builds",
-    )
-
-
 # The options.
 
 
