@@ -124,7 +124,7 @@ OTHER_WORDS = {
     "containers": "ps",
 }
 """What other programs call a command, and its name here."""
-CHANGING = {"push", "tag", "nightly", "hub", "stop", "rm", "update", "clean"}
+CHANGING = {"push", "tag", "nightly", "hub", "stop", "rm"}
 """Commands that no misspelt word is taken for: they change what others see, or remove things."""
 
 _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}

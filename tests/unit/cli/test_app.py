@@ -70,6 +70,7 @@ def test_a_word_of_other_programs_leads_to_the_command(builder: Builder) -> None
         ("images",): "`builder list --help`",
         ("publish",): "`builder push --help`",
         ("buidl",): "did you mean build?",
+        ("updat",): "did you mean update?",
         ("tag", "prume"): "did you mean prune?",
         ("pin", "updat"): "did you mean update?",
     }.items():
@@ -77,9 +78,7 @@ def test_a_word_of_other_programs_leads_to_the_command(builder: Builder) -> None
         assert done.returncode == 2
         assert f"no command is named {words[-1]}" in done.stderr
         assert said in done.stderr, words
-    for word in ("nightl", "updat"):
-        done = builder(word)
-        assert "did you mean" not in done.stderr, word
+    assert "did you mean" not in builder("nightl").stderr
     assert {*OTHER_WORDS}.isdisjoint(name[0] for name in ALL)
 
 

@@ -29,7 +29,10 @@ def test_a_receipt_is_read_as_it_was_written() -> None:
         ({"measured": [measured(run(9.0, 1, serial="1"))]}, "measured.0.runs.0.serial"),
         ({"measured": [measured(run(9.0, 1, timed_by="me"))]}, "measured.0.runs.0.timed_by"),
         ({"created": "2026-11-01T12:00:00"}, "created"),
-        ({"image": {"recipe": "../a", "key": "0" * 64, "digest": "d"}}, "image.recipe: is not valid"),
+        (
+            {"image": {"recipe": "../a", "key": "0" * 64, "digest": "d"}},
+            "image.recipe: is not valid",
+        ),
     ],
 )
 def test_another_file_is_no_receipt(change: dict[str, Any], place: str) -> None:
