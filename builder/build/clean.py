@@ -48,6 +48,7 @@ CACHES = {
     ),
 }
 FACTS = ("candidates", "ptx", "records")
+OF_DOCKER = ("images", "bases", "reproduced", "gone", "layers", "ccache")
 EVERYTHING = (*SETTLED, "gone", "layers", "ccache", *CACHES, "logs", "records")
 
 
@@ -246,16 +247,18 @@ def size_of(path: Path) -> int:
 
 
 def models_of(folder: Path, usage: Usage | None) -> Row:
-    """The files OWNER/NAME/FILE of the models directory, without those that a container serves."""
+    """The files OWNER/NAME/FILE of the models directory, without models that a container serves."""
     row = Row("models", f"models in {folder}: --model OWNER/NAME/FILE removes one")
-    for file in sorted(each for each in folder.glob("*/*/*") if each.is_file()):
-        name = str(file.relative_to(folder))
-        served = any(
-            Path(source) == file or (Path(source) in file.parents and name in command)
-            for source, command in (usage.served if usage else ())
+    served = [(Path(source).resolve(), words) for source, words in (usage.served if usage else ())]
+    for model in sorted(folder.glob("*/*/")):
+        name, real = str(model.relative_to(folder)), model.resolve()
+        of_model = any(
+            source.is_relative_to(real) or (real.is_relative_to(source) and name in words)
+            for source, words in served
         )
-        if not served:
-            row.add(str(file), size_of(file))
+        for file in sorted(each for each in model.rglob("*") if each.is_file()):
+            if not of_model and file.resolve() not in {source for source, _ in served}:
+                row.add(str(file), size_of(file))
     return row
 
 
@@ -288,8 +291,8 @@ def chosen(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
         if name not in {*EVERYTHING, "all"}:
             what = f"nothing that clean removes is named {name}{suggestion(name, [*EVERYTHING])}"
             raise UsageError(what, f"there are: {', '.join([*EVERYTHING, 'all'])}")
-    wanted = EVERYTHING if "all" in names else names or SETTLED
-    return [row for row in rows if row.name in wanted and row.things]
+    most = [each for each in EVERYTHING if each != "gone"] if "all" in names else []
+    return [row for row in rows if row.name in {*most, *(names or SETTLED)} and row.things]
 
 
 def remove(rows: Sequence[Row], settings: Settings, log: Log) -> Iterator[str]:

@@ -7,7 +7,6 @@ built the image.  ``trials/README.md`` has tables of all these files.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from builder.image.code_paths import (
 from builder.presets import cards
 from builder.presets.schema import TRIALS, Preset, PresetUse, read_trials
 from builder.recipes.catalog import Catalog
-from builder.recipes.schema import GitSource
+from builder.recipes.schema import GitSource, by_version
 from simulator.report import mib
 from simulator.work import WorkPath, texts_by_work
 
@@ -531,28 +530,31 @@ def readme_tables(
 ) -> dict[str, str]:
     """The tables of the README as Markdown by the name of their mark: ``engines``, ``checks``."""
     by_engine: dict[str, list[str]] = {}
-    for name, entry in catalog.engines.items():
-        if entry.recipe is not None:
-            by_engine.setdefault(entry.recipe.engine, []).append(name)
+    recipes = [entry.recipe for entry in catalog.engines.values() if entry.recipe is not None]
+    for recipe in sorted(recipes, key=by_version):
+        by_engine.setdefault(recipe.engine, []).append(recipe.name)
     models: dict[str, set[str]] = {engine: set() for engine in by_engine}
     for preset in presets.values():
         models[catalog.engine(preset.recipe).recipe.engine].add(preset.model.name)
     kept_by_name = {each.recipe: each for each in images}
     engines, checks = [], []
     for engine, names in sorted(by_engine.items()):
-        names.sort(key=_by_number)
         versions = ", ".join(name.removeprefix(f"{engine}-") for name in names)
         engines.append((engine, versions, ", ".join(sorted(models[engine]))))
         if tried := [kept_by_name[name] for name in names if name in kept_by_name]:
             checks.append(_gates(tried[-1], receipts.get(tried[-1].recipe, 0)))
+    never = [recipe.name for recipe in recipes if recipe.name not in kept_by_name]
+    count = (
+        f"\nTried: {len(recipes) - len(never)} of {len(recipes)} recipes. No image of these was: "
+    )
     return {
         "engines": _rows(("engine", "versions", "models with a preset"), engines),
-        "checks": _rows(GATES, checks),
+        "checks": _rows(GATES, checks) + f"{count}{', '.join(never)}.\n",
     }
 
 
 GATES = (
-    "newest tried image",
+    "tried image",
     "code, files, contract",
     "server on a simulated card",
     "kernels computed and compared",
@@ -574,11 +576,6 @@ def _gates(image: KeptTrials, receipts: int) -> tuple[str, ...]:
         compared,
         f"done, receipts: {receipts}" if receipts else "needs a card",
     )
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """A key that sorts the numbers in names as numbers."""
-    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _rows(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -40,9 +40,10 @@ def clean(
 
     First a table shows all kinds of things with their sizes. Then the ones that are named are
     removed, after a question or with --yes. What is in use stays: images of containers, of tags
-    and of today's recipes, and everything while another run is at work (exit code 9). Caches are
-    removed only by name: they cost the time or the download to make them again. Models are removed
-    only with --model. Without Docker, the rest is cleaned.
+    and of today's recipes, and everything while another run of this user is at work (exit code 9).
+    Caches are removed only by name: they cost the time or the download to make them again; images
+    of other checkouts only as gone, which all leaves out; models only with --model. Without Docker,
+    the rest is cleaned.
     """
     from builder.build import clean as things
     from builder.docker import engine as docker
@@ -52,6 +53,8 @@ def clean(
     try:
         usage = docker.usage()
     except WorldError as error:
+        if model or {*(what or ())} & {*things.OF_DOCKER}:
+            raise
         log(f"{error.what}: only files are cleaned. {error.why}")
     rows = things.of_docker(recipes, usage) if usage else []
     rows += things.of_files(loaded, usage.images if usage else None)
@@ -60,10 +63,10 @@ def clean(
     chosen = things.chosen(rows, what or []) if what or not model else []
     chosen += _named(models, folder, model or [])
     if as_json:
-        names = [row.name for row in chosen]
+        own = [row for row in chosen if row.name == models.name]
         found = [
-            {**asdict(row), "size": row.size, "chosen": row.name in names}
-            for row in [*rows, models]
+            {**asdict(row), "size": row.size, "chosen": any(row is each for each in chosen)}
+            for row in [*rows, models, *own]
         ]
         print_json({"rows": found, "bytes": sum(row.size for row in chosen)})
     else:
@@ -92,7 +95,9 @@ def _named(models: Row, folder: Path, names: Sequence[str]) -> list[Row]:
         path = str(folder / name)
         if path not in models.things:
             known = [str(Path(each).relative_to(folder)) for each in models.things]
-            what = f"no model is named {name}, or a container serves it{suggestion(name, known)}"
+            if Path(path).is_file():
+                raise UsageError(f"a container serves {name}", hint="`builder ps` lists servers")
+            what = f"no model is named {name}{suggestion(name, known)}"
             raise UsageError(what, f"looked in {folder}", "`builder clean` lists the models")
         found.add(path, models.things[path])
     return [found] if names else []

@@ -40,7 +40,7 @@ LOOPBACK = "127.0.0.1"  # presets.service.HOST, which is slow to import
 
 
 def _checked_policy(value: str) -> str:
-    if re.fullmatch(r"no|always|unless-stopped|on-failure(:\d+)?", value):
+    if re.fullmatch(r"no|always|unless-stopped|on-failure(:\d{1,6})?", value):
         return value
     raise typer.BadParameter(f"{value} is none of no, always, unless-stopped, on-failure[:N]")
 
@@ -234,9 +234,14 @@ def build_image(catalog: Path | None, recipe: str) -> None:
         build.require_all(plans, build.build_all(plans, session))
 
 
+def can_ask() -> bool:
+    """Whether a person is at a terminal."""
+    return sys.stdin.isatty() and err().is_terminal
+
+
 def agreed(lines: Sequence[str], *, yes: bool) -> bool:
     """Show the steps, and ask a person at a terminal; elsewhere nobody agrees."""
-    if not (yes or (sys.stdin.isatty() and err().is_terminal)):
+    if not (yes or can_ask()):
         return False
     log("This machine has to")
     for each in lines:
@@ -270,9 +275,13 @@ def _networks(service: Service) -> Iterator[str]:
     """The URL of a server for other machines, by the address that this one reaches them from."""
     if service.listen not in {"0.0.0.0", "::"}:  # noqa: S104
         return
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # RFC 5737: nothing is sent
-        yield f"http://{probe.getsockname()[0]}:{service.published}"
+    from builder.presets.service import in_url
+
+    is_6 = service.listen == "::"
+    family, far = (socket.AF_INET6, "2001:db8::1") if is_6 else (socket.AF_INET, "192.0.2.1")
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((far, 9))  # RFC 3849 and 5737: nothing is sent
+        yield f"http://{in_url(probe.getsockname()[0])}:{service.published}"
 
 
 @contextmanager

@@ -14,9 +14,17 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import catalog_at, flag, option, user_settings
-from builder.cli.run import Target, agreed, build_image, download_bars, print_started, wanted
+from builder.cli.run import (
+    Target,
+    agreed,
+    build_image,
+    can_ask,
+    download_bars,
+    print_started,
+    wanted,
+)
 from builder.cli.terminal import line, log, print_json, table
-from builder.core.errors import Interrupted, UsageError
+from builder.core.errors import Interrupted, UsageError, WorldError
 from builder.core.farm import farm_root
 from builder.core.log import duration
 
@@ -36,6 +44,7 @@ Servers = Annotated[
 ]
 SECONDS = 900  # until a server is healthy
 DAY = 86_400  # seconds
+LONGEST = 36_500 * DAY
 
 
 def ps(*, catalog: options.CatalogOption = None, as_json: options.JsonOption = False) -> None:
@@ -75,6 +84,8 @@ def _ago(time: str) -> str:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
     except ValueError:
         return ""
+    if seconds >= LONGEST:  # it was never started
+        return ""
     if seconds >= DAY:
         return f"{seconds / DAY:.0f} days"
     return f"{seconds / 3600:.0f} h" if seconds >= 3600 else duration(seconds)
@@ -95,7 +106,8 @@ def _named(catalog: Path | None, *names: str) -> list[Found]:
     from builder.presets.servers import all_servers, named
 
     found, root = all_servers(), farm_root(catalog).resolve()
-    return [named(name, found, root) for name in names]
+    chosen = [named(name, found, root) for name in names]
+    return list({each.container: each for each in chosen}.values())
 
 
 def logs(
@@ -140,12 +152,10 @@ def rm(
     catalog: options.CatalogOption = None,
 ) -> None:
     """Stop servers and remove their containers, with their logs; models and images stay."""
-    from builder.docker import containers
     from builder.presets import servers
 
     for each in _chosen(catalog, names, every=every):
-        servers.stop(each)
-        containers.remove(each.container)
+        servers.remove(each)
         log(f"removed {each.title}")
 
 
@@ -159,6 +169,18 @@ def _chosen(catalog: Path | None, names: list[str] | None, *, every: bool) -> li
     return own if every else _named(catalog, *names or ())
 
 
+def _own(catalog: Path | None, names: list[str]) -> list[Found]:
+    """The servers of these names; raises ``UsageError`` where one is of another checkout."""
+    from builder.presets.servers import LABEL_CATALOG
+
+    found, root = _named(catalog, *names), str(farm_root(catalog).resolve())
+    for each in found:
+        if (other := each.labels.get(LABEL_CATALOG)) != root:
+            what = f"{each.name} is a server of another checkout"
+            raise UsageError(what, hint=f"update it there: cd {other}")
+    return found
+
+
 def update(
     names: Servers = None,
     *,
@@ -170,11 +192,11 @@ def update(
 
     Their images are built or pulled first; then each is started with the options that it was
     started with. If a new server fails, the old one runs on. A stopped server stays stopped: only
-    its image is built or pulled.
+    its image and its models are obtained.
     """
     from builder.presets.servers import all_servers
 
-    found = _named(catalog, *names) if names else all_servers()
+    found = _own(catalog, names) if names else all_servers()
     compared = [*_compared(catalog, found)]
     steps = list(dict.fromkeys(step for each in compared for step in each.steps()))
     for each in compared:
@@ -184,10 +206,13 @@ def update(
         log("\n  ".join(["This machine would have to", *steps]) if steps else "nothing to do")
     elif agreed(steps, yes=yes):
         for each in compared:
-            if each.why and each.job and each.server.running:
+            if each.why and each.job and not each.server.stopped:
                 print_started(_obtained(catalog, each.job, each.server))
             elif each.why and each.job:
                 _obtained(catalog, each.job, start=False)
+    elif not can_ask():
+        what = "nothing was updated: nobody can be asked here"
+        raise WorldError(what, "\n".join(steps), "`builder update --yes` agrees to these steps")
 
 
 def _obtained(

@@ -17,7 +17,7 @@ from builder.cli import options
 from builder.cli.options import argument, catalog_at, flag
 from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table, wrapped
 from builder.core import sizes
-from builder.core.errors import FetchError, RecipeError, WorldError, suggestion
+from builder.core.errors import BuilderError, FetchError, RecipeError, WorldError, suggestion
 from builder.core.farm import farm_root
 from builder.core.platforms import PLATFORMS, Platform
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry, Presets
     from builder.presets.schema import Figures, Memory, Preset, Result
     from builder.recipes.catalog import Catalog
-    from builder.recipes.schema import Recipe
 
 
 # Presets as tables: of ``builder list --presets`` and ``builder show PRESET``.
@@ -185,8 +184,13 @@ class Checked(NamedTuple):
     day: str
     commit: str
     """The source's; empty: not known."""
+    key: str
+    """Its build key."""
+    platform: Platform
     here: bool
     """Whether this machine checked it."""
+    today: bool | None = None
+    """Whether it is of the recipe as it is now; None: not known."""
 
     @property
     def text(self) -> str:
@@ -194,7 +198,9 @@ class Checked(NamedTuple):
         return f"{self.bad} failed" if self.bad else f"{self.passed} passed"
 
 
-def checked(root: Path, name: str, state: Path | None) -> Checked | None:
+def checked(
+    root: Path, name: str, state: Path | None, platform: Platform | None = None
+) -> Checked | None:
     """The newest record of a recipe's image, else its file of trials/; None: there is neither.
 
     Only these figures are read: the types of a record take longer to import than the command runs.
@@ -207,14 +213,17 @@ def checked(root: Path, name: str, state: Path | None) -> Checked | None:
             bad = states["failed"] + states["untried"]
             day, commit = kept["created"], kept.get("commit", "")
             size = kept["verdict"]["download_size"]
-            found.append(Checked(size, states["passed"], bad, day, commit, here=True))
+            of = kept["key"], kept["platform"]
+            found.append(Checked(size, states["passed"], bad, day, commit, *of, here=True))
     with suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads((root / "trials" / f"{name}.json").read_bytes())
         if not found:
             bad = sum(kept["failed"].values())
-            facts = kept["download_size"], kept["checks"], bad, kept["created"], kept["commit"]
-            found.append(Checked(*facts, here=False))
-    newest = max(found, key=lambda each: each.day, default=None)
+            size, day, commit = kept["download_size"], kept["created"], kept["commit"]
+            of = kept["key"], kept["platform"]
+            found.append(Checked(size, kept["checks"], bad, day, commit, *of, here=False))
+    of_platform = [each for each in found if platform in {None, each.platform}]
+    newest = max(of_platform, key=lambda each: each.day, default=None)
     return newest._replace(day=newest.day[:10]) if newest else None
 
 
@@ -225,12 +234,6 @@ def users(folder: Path) -> dict[str, list[str]]:
         if named := NAMED.search(file.read_text("utf-8", "replace")):
             found.setdefault(named[1], []).append(file.stem)
     return found
-
-
-def _by_version(recipe: Recipe) -> tuple[Any, ...]:
-    """b8863 is older than b10018, and 0.9 than 0.10."""
-    parts = re.split(r"(\d+)", recipe.version)
-    return recipe.engine, [int(each) if each.isdigit() else each for each in parts]
 
 
 def list_recipes(
@@ -289,9 +292,11 @@ def _listed(found: Catalog) -> dict[str, Any]:
 
 
 def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
+    from builder.recipes.schema import by_version
+
     presets, state, rows = users(root / "presets"), options.state_dir_or_warning(), []
     recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
-    for recipe in sorted(recipes, key=_by_version):
+    for recipe in sorted(recipes, key=by_version):
         code = [each for name in recipe.platform for each in recipe.on(name).cuda.arch]
         kept, facts = checked(root, recipe.name, state), [recipe.name, " ".join(code)]
         facts += [sizes.shown(kept.size), kept.text] if kept else ["", ""]
@@ -382,9 +387,15 @@ def explanation(root: Path, name: str, platform: Platform | None) -> dict[str, A
     """A recipe explained, with its presets and what is known of its image, as JSON data."""
     from builder.engines.families import load_catalog
     from builder.plan.explain import explained
+    from builder.plan.resolver import Resolver
 
-    found = explained(load_catalog(root, only=[name]), name, platform)
-    kept = checked(root, found["name"], options.state_dir_or_warning())
+    catalog = load_catalog(root, only=[name])
+    found = explained(catalog, name, platform)
+    kept = checked(root, found["name"], options.state_dir_or_warning(), platform)
+    if kept is not None:
+        with suppress(BuilderError):  # such as a source tree that is missing
+            keys = Resolver(catalog, "amd64").recipe_keys(found["name"], kept.platform)
+            kept = kept._replace(today=kept.key in keys)
     presets = users(root / "presets").get(found["name"], [])
     return {**found, "presets": presets, "checked": kept._asdict() if kept else None}
 
@@ -449,9 +460,13 @@ def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
     where = "on this machine" if of.here else "elsewhere (trials/)"
     refused = f", {of.bad} did not" if of.bad else ""
     text = f"{of.passed} checks passed{refused} on {of.day}, {where}"
+    if len(found["platforms"]) > 1:
+        text += f", for {of.platform}"
     known = [each for each in found["source"] if each.startswith("commit ")]
     if of.commit and known and f"commit {of.commit}" not in known:
         text += f"; that image was built from {of.commit[:12]}, not from the recipe's commit"
+    elif of.today is False:
+        text += "; that image is of an earlier state of the recipe, or of its base"
     return [("size", f"{sizes.shown(of.size)} to download"), ("checked", text)]
 
 

@@ -535,8 +535,10 @@ def usage() -> Usage:
         time.sleep(1)
     if not found:
         raise WorldError("Docker does not say what it holds", done.stderr.strip())
-    names = call("container", "ls", "--all", "--quiet", "--no-trunc").stdout.split()
-    containers = _inspected("container", names)
+    listed = call("container", "ls", "--all", "--quiet", "--no-trunc")
+    if listed.returncode != 0:
+        raise WorldError("Docker does not say which containers there are", listed.stderr.strip())
+    containers = _inspected("container", listed.stdout.split())
     used = {each["Image"] for each in containers}
     sizes = {each["ID"]: _bytes(each["UniqueSize"]) for each in found.get("Images") or []}
     images = [

@@ -226,6 +226,8 @@ class EngineFamily(Family[Recipe]):
     """How the server is started with a model folder; None: it cannot be."""
     key: KeyOption | None = None
     """How its server reads its API key from a file; None: it cannot."""
+    no_key = "reads no API key from a file"
+    """Why a server without ``key`` is not opened to a network with one."""
     modules: tuple[str, ...] = ()
     """Modules of the server in Python; the checks import those that the image's version has."""
     cache: str | None = None

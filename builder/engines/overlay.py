@@ -132,7 +132,8 @@ class Vllm(Overlay):
         room=("--gpu-memory-utilization", "--kv-cache-dtype"),
     )
     port = 8000
-    key = YAML_KEY
+    # docs/usage/security.md of vLLM: others generate at /invocations, /pause and /abort_requests.
+    no_key = "asks for its key below /v1 alone, and generates for everyone at /invocations"
     # `vllm serve` imports them late; 0.33.0 deprecates the first one.
     modules = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.serve")
     # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.

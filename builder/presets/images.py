@@ -322,9 +322,10 @@ class Launch:
         """The key as the engine reads it: a file for all users, in a directory of this one alone.
 
         The user of the container is neither the owner of the key's file nor a root with
-        capabilities.
+        capabilities.  Another key makes another copy: a server keeps the one that it has.
         """
-        name = hashlib.sha256(self.wanted.key_file.encode()).hexdigest()[:12]
+        key = key_of(Path(self.wanted.key_file))
+        name = hashlib.sha256(f"{self.wanted.key_file}\0{key}".encode()).hexdigest()[:12]
         suffix = self.key.suffix if self.key else ""
         return self.settings.state_dir.absolute() / "keys" / f"{name}{suffix}"
 
@@ -388,18 +389,19 @@ def _require_guarded(job: Launch) -> None:
         what = f"--listen {wanted.listen} is no IP address"
         hint = "0.0.0.0 is every address of this machine; 127.0.0.1 and ::1 are this machine alone"
         raise UsageError(what, hint=hint) from None
-    takes = families.ENGINES[recipe.family].key is not None
+    family = families.ENGINES[recipe.family]
+    takes = family.key is not None
     on_purpose = f"or open it on purpose: --api-key-file {OPEN}"
     if not guarded:
         what = f"--listen {wanted.listen} needs --api-key-file"
         why = "everyone in that network could use the server"
         if not takes:
-            why += f", and {recipe.name} reads no API key from a file"
+            why += f", and {recipe.name} {family.no_key}"
         raise UsageError(what, why, f"{GIVE_KEY if takes else PROXY}; {on_purpose}")
     if wanted.key_file in {"", OPEN}:
         return
     if not takes:
-        what = f"the server of {recipe.name} reads no API key from a file"
+        what = f"the server of {recipe.name} {family.no_key}"
         raise UsageError(what, hint=f"{PROXY}; {on_purpose}")
     key_of(Path(wanted.key_file))
 
@@ -423,17 +425,6 @@ def key_of(file: Path) -> str:
     )
 
 
-def key_changed(job: Launch) -> bool:
-    """Whether a server that runs has another key than the user's file."""
-    if job.key is None:
-        return False
-    try:
-        key, has = key_of(Path(job.wanted.key_file)), job.key_copy.read_text("ascii")
-    except OSError:
-        return True
-    return has != job.key.text.format(key=key)
-
-
 def write_key(job: Launch) -> str:
     """Make the user's file with a random key, if it is missing, and the copy for the engine.
 
@@ -441,7 +432,7 @@ def write_key(job: Launch) -> str:
     """
     if job.key is None:
         return ""
-    file, copy = Path(job.wanted.key_file), job.key_copy
+    file = Path(job.wanted.key_file)
     key = key_of(file)
     try:
         if not key:
@@ -450,6 +441,7 @@ def write_key(job: Launch) -> str:
             file.touch(0o600, exist_ok=False)
             file.write_text(f"{key}\n", "ascii")
             job.log(f"made an API key: {file}")
+        copy = job.key_copy
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.parent.chmod(0o700)
         text = job.key.text.format(key=key)

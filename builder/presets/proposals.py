@@ -225,7 +225,9 @@ class _Model:
     ) -> Proposal:
         figure, why = self.speed(recipe, file) if not offloaded else (None, "experts on the CPU")
         there = self.models / str(file.repository) / str(file.file)
-        words = ["run", recipe.name, "--model", str(there), "--context", str(tokens), "--", *SLOT]
+        words = ["run", recipe.name, "--model", str(there), "--context", str(tokens)]
+        words += ["--card", self.card_name] if len(self.choice.machine.cards) > 1 else []
+        words += ["--", *SLOT]
         words += [OFFLOAD, str(offloaded)] if offloaded else []
         needs = self.needs(shape, file, tokens, offloaded)
         host = math.ceil(offloaded * _experts(shape, file.bytes)) if offloaded else None

@@ -19,9 +19,7 @@ from builder.core.errors import (
     BuilderError,
     BusyError,
     FitError,
-    RecipeError,
     UntriedError,
-    UsageError,
     WorldError,
 )
 from builder.core.files import too_full
@@ -39,7 +37,6 @@ from builder.presets.images import (
     Images,
     Launch,
     RunImage,
-    key_changed,
     prepared,
     pull,
     requested,
@@ -303,12 +300,14 @@ def launch(
         faults += port_faults(ready) if free else ()
     else:
         try:
-            changed = key_changed(job)
+            changed = job.key is not None and there.key_copy not in {"", str(job.key_copy)}
             ready = running_already(ready, there, job.wanted.port, image, key_changed=changed)
         except BusyError as error:
             errors.append(error)
         if not (errors or faults or lacking or files.unusable):
-            servers.wait_until_healthy(ready, flavor, seconds, job.log, there.stop, lines="0")
+            servers.wait_until_healthy(
+                ready, flavor, seconds, job.log, there.stop, lines="0", key=there.secret
+            )
             return Running(ready, flavor)
     errors += too_full(_space(job, image, files)) if not engine else ()
     fetchable = all(each.fetches for each in files.missing) and not files.unusable
@@ -329,12 +328,15 @@ def launch(
     if not start:
         job.log(f"{image.name} {'and its models are' if files.files.places else 'is'} here")
         return Running(ready, flavor)
-    return _started(job, Running(ready, flavor), seconds, replaces)
+    key = write_key(job)
+    return _started(job, Running(described(), flavor), seconds, replaces, key)
 
 
-def _started(job: Launch, run: Running, seconds: float, replaces: Found | None) -> Running:
+def _started(
+    job: Launch, run: Running, seconds: float, replaces: Found | None, key: str
+) -> Running:
     job.log(f"starting {run.service.image}")
-    key, labels = write_key(job), servers.labels_of(job)
+    labels = servers.labels_of(job)
     about = f"show {job.entry.name}" if job.entry else f"recipe explain {job.run.recipe.name}"
     hint = f"`builder {about}` has its known problems"
     with servers.set_aside(replaces):
@@ -360,7 +362,9 @@ class Outdated:
         if self.why and self.job:
             images = Images(self.job.catalog, self.job.run.recipe, self.job.settings, self.job.log)
             yield from _to_obtain(self.job, images, _image(images, old=False))
-            then = "start it anew" if self.server.running else "it is stopped, and stays so"
+            files = located(self.job.run, self.job.models_dir, self.job.wanted.given)
+            yield from (each.task for each in files.missing)
+            then = "it is stopped, and stays so" if self.server.stopped else "start it anew"
             yield f"{self.server.title}: {self.why}: {then}"
 
 
@@ -377,14 +381,14 @@ def compared(catalog: Catalog, settings: Settings, log: Log, server: Found) -> O
         images = Images(catalog, job.run.recipe, settings, log)
         if images.channel:
             newest = _image(images, old=False).key
-            old = bool(newest) and newest != server.key
+            old = newest != server.key if newest else server.recipe_key not in images.keys
         else:
             old = server.recipe_key not in images.keys
         if old:
             return Outdated(server, "its image is older than its recipe", job)
         if servers.settings_of(job) != server.labels.get(servers.LABEL_SETTINGS):
             return Outdated(server, "its preset has changed", job)
-    except (RecipeError, UsageError) as error:
+    except BuilderError as error:
         return Outdated(server, f"{error.what}, so it cannot be started anew")
     return Outdated(server, "", job)
 
@@ -485,12 +489,12 @@ def running_already(
     """The service of a container that runs, at its own port; ``port`` is the requested one."""
     if not there.running:
         why = f"it is {there.status}"
+    elif key_changed:
+        why = f"it has another API key than {service.key_file}"
     elif there.run != servers.identity(service):
         why = "it has other options" if there.run else "`builder run` did not start it"
         if there.run and there.image != service.image:
             why = f"it runs the image {there.image}, and not {service.image}"
-    elif key_changed:
-        why = f"it has another API key than {service.key_file}"
     elif image.what:
         why = image.what
     elif image.key and there.key != image.key:

@@ -11,7 +11,7 @@ import json
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,14 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 
 from builder.checks.server import NotServingError, Server, ServerClient, UnansweredError
-from builder.core.errors import BusyError, UntriedError, UsageError, WorldError, suggestion
+from builder.core.errors import (
+    BusyError,
+    UntriedError,
+    UsageError,
+    WorldError,
+    suggestion,
+    uninterrupted,
+)
 from builder.core.log import Log
 from builder.core.parallel import lines_of
 from builder.docker import containers
@@ -30,9 +37,10 @@ from builder.docker.containers import Container
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE_KEY, VERSION
 from builder.engines.servers import ApiFlavor
 from builder.presets import exports
-from builder.presets.images import OPEN, Launch, LaunchRequest, key_of
+from builder.presets.images import Launch, LaunchRequest
 from builder.presets.service import (
     HOST,
+    KEY,
     LONGEST_NAME,
     Files,
     Service,
@@ -78,6 +86,7 @@ class Found:
     health: str = ""  # by its health check; empty: it has none
     exit_code: int = 0
     since: str = ""  # when it started, or ended (RFC 3339)
+    key_copy: str = ""  # the path of the file with its API key; empty: it asks for none
 
     @property
     def run(self) -> str:
@@ -110,6 +119,11 @@ class Found:
         return self.status == "running"
 
     @property
+    def stopped(self) -> bool:
+        """Whether Docker does not start it by itself."""
+        return self.status in {*ENDED, "created"}
+
+    @property
     def removable(self) -> bool:
         """Whether it is of an earlier run that has ended."""
         return self.status in ENDED and bool(self.run)
@@ -137,11 +151,10 @@ class Found:
     @property
     def secret(self) -> str:
         """The API key that its clients send; empty where it asks for none, or not readable."""
-        wanted = self.request
-        try:
-            return key_of(Path(wanted.key_file)) if wanted and wanted.key_file != OPEN else ""
-        except WorldError:
-            return ""
+        with suppress(OSError, ValueError):
+            text = Path(self.key_copy).read_text("ascii").strip() if self.key_copy else ""
+            return text.removeprefix("api-key: ").strip('"')
+        return ""
 
     @property
     def stop(self) -> str:
@@ -187,25 +200,27 @@ def _found(each: Mapping[str, Any]) -> Found:
         health=(state.get("Health") or {}).get("Status", ""),
         exit_code=state["ExitCode"],
         since=state["StartedAt" if state["Running"] else "FinishedAt"],
+        key_copy=next(
+            (one["Source"] for one in each["Mounts"] if one["Destination"].startswith(KEY)), ""
+        ),
     )
 
 
 def named(name: str, servers: Sequence[Found], root: Path) -> Found:
     """The server of that name: its container's, its preset's, or the beginning of one of them.
 
-    The servers of the checkout ``root`` come first.  Raises ``UsageError``.
+    Servers of another checkout than ``root`` go by their container's name alone.  Raises
+    ``UsageError``.
     """
-    own = [each for each in servers if each.labels.get(LABEL_CATALOG) == str(root)]
-    for group in (own, servers):
-        for match in (str.__eq__, str.startswith):
-            found = [each for each in group if match(each.name, name) or match(each.title, name)]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                names = ", ".join(each.name for each in found)
-                raise UsageError(
-                    f"{name} is the name of several servers", hint=f"name one: {names}"
-                )
+    own = [each for each in servers if name and each.labels.get(LABEL_CATALOG) == str(root)]
+    for match in (str.__eq__, str.startswith):
+        found = [each for each in own if match(each.name, name) or match(each.title, name)]
+        found = found or [each for each in servers if each.name == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(each.name for each in found)
+            raise UsageError(f"{name} is the name of several servers", hint=f"name one: {names}")
     near = suggestion(name, [each.title for each in servers])
     raise UsageError(f"no server is named {name}{near}", hint="`builder ps` lists them")
 
@@ -280,11 +295,13 @@ def start_service(
         if service.key_file:
             _require_guarded(service, flavor)
         if service.restart:
-            docker.call("update", f"--restart={service.restart}", name)
+            what = f"Docker does not take --restart {service.restart}"
+            _require(what, "update", f"--restart={service.restart}", name)
     except BaseException:  # also an interrupt
-        found = existing(name)
-        if found is not None and found.labels.get(LABEL_START) == token:
-            containers.remove(found.container)
+        with uninterrupted():
+            found = existing(name)
+            if found is not None and found.labels.get(LABEL_START) == token:
+                containers.remove(found.container)
         raise
     return took
 
@@ -380,9 +397,14 @@ def log_lines(found: Found, tail: str, *, follow: bool) -> Iterator[str]:
 
 def stop(found: Found) -> None:
     """Stop a server as its container says: SIGTERM, and SIGKILL after some seconds."""
-    done = docker.call("stop", found.container)
+    _require(f"Docker cannot stop {found.name}", "stop", found.container)
+
+
+def _require(what: str, *words: str) -> None:
+    """Have Docker do something; raise ``WorldError``, ``what``, where it does not."""
+    done = docker.call(*words)
     if done.returncode != 0:
-        raise WorldError(f"Docker cannot stop {found.name}", done.stderr.strip())
+        raise WorldError(what, done.stderr.strip())
 
 
 def has_page(service: Service) -> bool:
@@ -404,12 +426,22 @@ def set_aside(found: Found | None) -> Iterator[None]:
         return
     aside = f"{found.name}-replaced"
     containers.remove(aside)  # of an update that was killed
-    docker.call("rename", found.container, aside)
     try:
+        _require(f"Docker cannot rename {found.name}", "rename", found.container, aside)
         stop(found)
         yield
     except BaseException:
-        docker.call("rename", found.container, found.name)
-        docker.call("start", found.container)
+        with uninterrupted():
+            docker.call("rename", found.container, found.name)
+            docker.call("start", found.container)
         raise
     containers.remove(found.container)
+
+
+def remove(found: Found) -> None:
+    """Stop a server and remove its container.  Raises ``WorldError`` where Docker does not."""
+    stop(found)
+    containers.remove(found.container)
+    if existing(found.container) is not None:
+        how = f"docker rm --force {found.name}"
+        raise WorldError(f"Docker does not remove {found.name}", hint=how)

@@ -195,6 +195,12 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
             "leave it out: --listen ADDRESS and --port N set the address of this "
             "machine. For a path or TLS, put a proxy before the server",
         )
+    if any(word.partition("=")[0].replace("_", "-") == "--api-key" for word in run.options):
+        raise RecipeError(
+            "--api-key cannot be given after --",
+            "everyone on this machine would see the key in the command line",
+            "--api-key-file FILE mounts it as a file",
+        )
     preset = run.preset
     context = run.context or (preset.serve.context if preset else None)
     values = {**files.places, **({"context": str(context)} if context is not None else {})}

@@ -21,6 +21,8 @@ from builder.recipes.patches import PullPatch
 from builder.recipes.schema import GitSource, PypiSource, Recipe
 
 Keys = tuple[str | int, ...]
+DEFAULTED = {"image", "cuda", "build", "cmake"}
+"""Tables whose values a recipe may leave to defaults."""
 SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
 
 
@@ -60,7 +62,9 @@ def edited(text: str, changes: Mapping[Keys, Any]) -> str:
             for part in path[:-1]:
                 table = table[part]
         except LookupError:
-            continue
+            if value is None or path[0] in DEFAULTED:
+                continue
+            raise
         if value is None:
             table.pop(path[-1], None)
         else:

@@ -307,7 +307,9 @@ class RecipeImage(Model):
 
     repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
     """Repository of the image, without the namespace."""
-    tags: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
+    tags: Annotated[
+        list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
+    ] = []
     """Tags of the image besides its immutable one, VERSION-KEY; default: the version."""
     moving: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
     """Tags that move to every new image: "latest".  Other tags never move."""
@@ -495,6 +497,12 @@ class Recipe(Model):
     def name(self) -> str:
         """Name of the recipe: ``engine-version``."""
         return f"{self.engine}-{self.version}"
+
+
+def by_version(recipe: Recipe) -> tuple[Any, ...]:
+    """A key that sorts recipes: b8863 before b10018, and 0.9 before 0.10."""
+    parts = re.split(r"(\d+)", recipe.version)
+    return recipe.engine, [int(each) if each.isdigit() else each for each in parts]
 
 
 # The format of a base, and the JSON Schemas of both formats.
