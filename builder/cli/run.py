@@ -395,21 +395,20 @@ def export(
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)
         hint = "do that first; or write files that you complete by hand: --allow-incomplete"
         raise WorldError(what, why, hint)
-    chosen = FORMATS[form]
-    files = chosen.files(service)
     if unfit:
         log(f"warning: {unfit.what}: {unfit.why}")
+    files = FORMATS[form].files(service)
     if output is None and len(files) > 1 and not dry_run:
         raise typer.BadParameter(f"{form} has several files: give --output DIR")
-    if not dry_run:
-        write_key(job)
+    if not dry_run and write_key(job):
+        files = FORMATS[form].files(described(job))  # a new key has another copy
     if output is None or dry_run:
         for name, text in files.items():
             typer.echo(f"# {name}\n{text}" if len(files) > 1 else text, nl=False)
         return
     _write(files, output, force=force)
     log(f"written to {output}: {', '.join(sorted(files))}")
-    log(f"next, in that directory: {chosen.usage(service)}".replace("\n", "\n  "))
+    log(f"next, in that directory: {FORMATS[form].usage(service)}".replace("\n", "\n  "))
 
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:

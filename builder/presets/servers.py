@@ -221,7 +221,7 @@ def named(name: str, servers: Sequence[Found], root: Path) -> Found:
         if found:
             names = ", ".join(each.name for each in found)
             raise UsageError(f"{name} is the name of several servers", hint=f"name one: {names}")
-    near = suggestion(name, [each.title for each in servers])
+    near = suggestion(name, [*(each.title for each in own), *(each.name for each in servers)])
     raise UsageError(f"no server is named {name}{near}", hint="`builder ps` lists them")
 
 

@@ -52,8 +52,8 @@ def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
     assert "-> `./farm list` shows" in farm("recipe", "explain", "nope", f"--catalog={REPOSITORY}")
     assert "Usage: ./farm recipe explain" in farm("recipe", "explain", "--help")
     assert farm("explian").startswith("./farm: no command is named explian")
-    assert "builder push" not in farm("tag", "promote", "--help")
-    assert "./farm push" in farm("tag", "promote", "--help")
+    assert "builder choose" not in farm("export", "--help")
+    assert "./farm choose" in farm("export", "--help")
     assert "./farm doctor" in farm("--help")
     # A shell knows ./farm as farm.
     assert "complete -o default -F _farm_completion farm" in farm("--show-completion", "bash")

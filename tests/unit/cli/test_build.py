@@ -29,10 +29,11 @@ def test_the_line_of_the_code_names_the_command_with_the_table(
 
 
 def test_build_of_a_model_says_what_to_type(builder: Builder) -> None:
-    for name, kind in (("qwen3.6-27b", "model"), ("qwen3.6-27b-dflash@5090-laptop", "preset")):
+    for name, why, hint in (
+        ("qwen3.6-27b", "qwen3.6-27b is a model", "`builder run qwen3.6-27b` starts it"),
+        ("a@5090", "MODEL@CARD is the name of a preset", "`builder show a@5090` shows its recipe"),
+    ):
         done = builder("build", name)
         assert done.returncode == 3
-        assert f"builder: {name} is a {kind}, not a recipe\n" in done.stderr
-        assert "beellama-0.1.1" in done.stderr
-        assert f"-> `builder run {name}` builds what it needs and starts it" in done.stderr
+        assert f"no recipe is named {name}\n  {why}\n  -> {hint}" in done.stderr
     assert "no recipe is named qwen3.6-27x" in builder("build", "qwen3.6-27x").stderr

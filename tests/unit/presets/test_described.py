@@ -16,11 +16,11 @@ from builder.presets.images import (
     OPEN,
     Launch,
     LaunchRequest,
-    key_changed,
     prepared,
     requested,
     write_key,
 )
+from builder.presets.servers import Found
 from builder.presets.service import Files
 from support.shipped import RECIPES
 
@@ -102,7 +102,7 @@ def test_a_value_that_builder_cannot_follow_is_refused(
 # The address, and the key that the server asks for.
 
 LAN = "0.0.0.0"  # noqa: S104  (nothing listens)
-KEYED = {"beellama": BEELLAMA, "vllm": VLLM, "sglang": "sglang-0.5.23-wheel"}
+KEYED = {"beellama": BEELLAMA, "sglang": "sglang-0.5.23-wheel"}
 
 
 def job_of(folder: Path, target: str, **more: Any) -> Launch:
@@ -119,6 +119,7 @@ def job_of(folder: Path, target: str, **more: Any) -> Launch:
         ("hello-sm120", {"listen": "192.0.2.1"}, "--listen 192.0.2.1 needs", "put a proxy"),
         ("hello-sm120", {"key_file": "/k"}, "reads no API key from a file", "put a proxy"),
         ("lmdeploy-0.18.0-wheel", {"key_file": "/k"}, "reads no API key", "put a proxy"),
+        (VLLM, {"listen": LAN, "key_file": "/k"}, "everyone at /invocations", "put a proxy"),
     ],
 )
 def test_a_server_that_other_machines_reach_has_a_key(
@@ -141,7 +142,6 @@ def test_an_address_of_this_machine_alone_needs_none(models: Path) -> None:
     ("engine", "option", "text"),
     [
         ("beellama", "--api-key-file /run/api-key", "{key}\n"),
-        ("vllm", "--config /run/api-key.yaml", 'api-key: "{key}"\n'),
         ("sglang", "--config /run/api-key.yaml", 'api-key: "{key}"\n'),
     ],
 )
@@ -152,6 +152,7 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     job = job_of(models, KEYED[engine], listen=LAN, key_file=str(file))
     made = requested(job, "me/a:1", Files({"model": "/model/a"}))
     assert made.missing[-1].startswith(f"Needs {job.key_copy}, ")
+    assert not file.exists()
     key = write_key(job)
     assert re.fullmatch("[0-9a-f]{64}", key)
     assert file.read_text() == f"{key}\n"
@@ -161,7 +162,7 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     assert stat.S_IMODE(job.key_copy.stat().st_mode) == 0o444
     assert stat.S_IMODE(job.key_copy.parent.stat().st_mode) == 0o700
     service = requested(job, "me/a:1", Files({"model": "/model/a"}))
-    assert service.missing == made.missing
+    assert service.missing[-1].startswith(f"Needs {job.key_copy}, ")
     assert service.key_file == str(file)
     words = " ".join(exports.words(service))
     assert words.endswith(option)
@@ -172,11 +173,13 @@ def test_the_key_is_made_and_mounted_and_stands_in_no_command(
     assert f"the server asks for the API key in {file}" in " ".join(exports.reasons(service))
     # It stays, and its engine gets what the user writes.
     assert write_key(job) == key
-    assert not key_changed(job)
+    before = job.key_copy
     file.write_text("another-one\n")
-    assert key_changed(job)
     assert write_key(job) == "another-one"
     assert "another-one" in job.key_copy.read_text()
+    # A server that runs has the old one: its log is still read without it.
+    assert before.read_text() == text.format(key=key)
+    assert Found("1", "a", "running", key_copy=str(before)).secret == key
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines", "two words", 'a"b', "a\\b", "-a", "ä", "\0"])

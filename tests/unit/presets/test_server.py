@@ -91,13 +91,17 @@ def test_a_server_is_found_by_the_beginning_of_its_name_in_this_checkout_first()
     found = {
         "a@5090": "builder-a-5090-12ab",
         "a-b": "builder-a-b-5090",
-        "builder-a-5090": "builder-a-5090-12ab",
-        "c": "builder-c",
+        "builder-a-5090": "builder-a-5090",  # a whole name
+        "builder-a-5090-": "builder-a-5090-12ab",
+        "builder-c": "builder-c",
     }
     assert {name: named(name, servers, here).name for name in found} == found
     with pytest.raises(UsageError, match="several servers") as caught:
         named("a", servers, here)
     assert caught.value.hint == "name one: builder-a-5090-12ab, builder-a-b-5090"
+    for other in ("c", "builder-", ""):  # of another checkout
+        with pytest.raises(UsageError):
+            named(other, servers[:1] + servers[3:], here)
     with pytest.raises(UsageError, match="no server is named a@509O; did you mean a@5090"):
         named("a@509O", servers, here)
 

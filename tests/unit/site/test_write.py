@@ -546,7 +546,7 @@ def test_a_file_for_compose_is_complete_or_its_steps_are_shown(facts: Site, tmp_
         seen = {option.preset: option for card in cards for option in card.fits}
         for name, option in seen.items():
             files = PRESETS.preset(name).preset.files
-            lacks = mounted(files, "./models", {}).incomplete
+            lacks = mounted(files, "~/models", {}).incomplete
             assert bool(option.compose) == (not lacks and bool(published)), name
             assert bool(option.missing) != bool(option.compose), name
             commands = [each.command for each in option.missing]

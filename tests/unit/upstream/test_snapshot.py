@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -110,7 +111,8 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
     before = frozen.entry.recipe
     assert before is not None
     assert before.patch
-    text = frozen.entry.text.replace("[[patch]]", '[[patch]]\nprobe = { file = "/x/y" }', 1)
+    probe = 'probe = { file = "/x/y" }\n'
+    text = re.sub(r"no_probe *= .*\n", probe, frozen.entry.text, count=1)
     frozen = update.FrozenRecipe(
         update._entry(text, frozen.entry.file, type(before)), None, frozen.catalog
     )
