@@ -177,9 +177,9 @@ def test_faults_of_the_command_line(try_fit: TryFit, model: Path, tmp_path: Path
     assert absent.returncode == 5
     assert "there is no model qwen" in absent.stderr
 
-    size = try_fit("--context", "32M")
+    size = try_fit("--context", "32G")
     assert size.returncode == 2
-    assert "'32M' is not a number of tokens" in size.stderr.replace("\n", " ")
+    assert "'32G' is not a number of tokens" in size.stderr.replace("\n", " ")
 
     draft = try_fit("--draft", str(model))
     assert draft.returncode == 3

@@ -86,7 +86,8 @@ def test_an_image_of_an_older_recipe_is_named_and_started_only_when_asked(machin
     assert f"`builder build {machine.name}`" in told
     assert "--old" in told
     assert other in machine.export(expect=4)
-    assert f"# Incomplete: {other}" in machine.export("--allow-incomplete")
+    comments = machine.export("--allow-incomplete").replace("# ", "")
+    assert f"Incomplete: {other}" in " ".join(comments.split())
     done = machine.builder("smoke", machine.name, "--catalog", machine.catalog)
     assert done.returncode == 4
     assert f"{machine.tag} is of another state of it" in done.stderr

@@ -111,7 +111,7 @@ def test_an_update_builds_first_and_keeps_all_options(farm: Checkout) -> None:
     told = farm("update", farm.name, "--dry-run")
     assert f"build {TAG}" in told
     assert "start it anew" in told
-    farm("update", farm.name)  # nobody at a terminal agrees
+    assert "nobody can be asked here" in farm("update", farm.name, expect=4)
     assert docker("inspect", "--format={{.Id}}", RUNS) == before
     # A new server that fails leaves the old one.
     entry = 'ENTRYPOINT ["/opt/engine/bin/hello-server", "--no-such"]'
