@@ -823,7 +823,7 @@ def resolved(
             why = "this machine has no GPU"
     if here is None:
         best = min(entries, key=_published_place)
-        log(f"{target} is {best.name}, its fastest published run, since {why}")
+        log(f"{target} is {best.name}, its fastest run with known files, since {why}")
         return best.name, context
     answer = known(catalog, entries, state).choice(here, context or 0)
     choose = "`builder choose`" if card == AUTO else f"`builder choose --card {card}`"
