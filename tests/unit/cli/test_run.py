@@ -155,7 +155,10 @@ def test_a_dry_run_downloads_nothing(
 def test_a_short_name_on_the_cpu_needs_no_gpu(builder: Builder, models: Path) -> None:
     done = builder("run", "qwen3.6-27b", "--cpu", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert f"qwen3.6-27b is {PRESET}, its fastest run with known files, since it runs on" in done.stderr
+    assert (
+        f"qwen3.6-27b is {PRESET}, its fastest run with known files, since it runs on"
+        in done.stderr
+    )
     assert "--env=BUILDER_CPU=1" in done.stdout
     assert "--gpus" not in done.stdout
     # vLLM's published images do not serve without a GPU.
@@ -173,7 +176,10 @@ def test_a_short_name_without_a_gpu_has_all_faults(
     farm = never_built(tmp_path / "farm")
     done = builder("run", "qwen3.6-27b", "--model", tmp_path / "absent.gguf", cwd=farm)
     assert done.returncode == 4
-    assert f"qwen3.6-27b is {PRESET}, its fastest run with known files, since this machine" in done.stderr
+    assert (
+        f"qwen3.6-27b is {PRESET}, its fastest run with known files, since this machine"
+        in done.stderr
+    )
     for fault in (
         "this machine has no NVIDIA GPU",
         "no image never-built-beellama-cpp:0.1.1",
