@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import argument, catalog_at, flag, option, user_settings
-from builder.cli.terminal import counted, err, line, log, paragraph, print_json, table
+from builder.cli.terminal import can_ask, counted, line, log, paragraph, print_json, table
 from builder.core import sizes
 from builder.core.errors import UsageError, WorldError, suggestion
 
@@ -74,7 +73,7 @@ def clean(
     if dry_run or not chosen:
         return
     if not yes:
-        if as_json or not (sys.stdin.isatty() and err().is_terminal):
+        if as_json or not can_ask():
             log("nothing is removed: --yes removes it")
             return
         if not typer.confirm("Remove this?", default=False, err=True):

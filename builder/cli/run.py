@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import catalog_at, contexts, flag, one_context, option, user_settings
-from builder.cli.terminal import err, line, log, pairs, print_json, table
+from builder.cli.terminal import can_ask, err, line, log, pairs, print_json, table
 from builder.core import sizes
 from builder.core.errors import PROGRAM, FitError, WorldError
 from builder.core.files import atomic_write, require_writable
@@ -234,11 +233,6 @@ def build_image(catalog: Path | None, recipe: str) -> None:
         build.require_all(plans, build.build_all(plans, session))
 
 
-def can_ask() -> bool:
-    """Whether a person is at a terminal."""
-    return sys.stdin.isatty() and err().is_terminal
-
-
 def agreed(lines: Sequence[str], *, yes: bool) -> bool:
     """Show the steps, and ask a person at a terminal; elsewhere nobody agrees."""
     if not (yes or can_ask()):
@@ -400,8 +394,9 @@ def export(
     files = FORMATS[form].files(service)
     if output is None and len(files) > 1 and not dry_run:
         raise typer.BadParameter(f"{form} has several files: give --output DIR")
-    if not dry_run and write_key(job):
-        files = FORMATS[form].files(described(job))  # a new key has another copy
+    copy = job.key_copy if job.key else None
+    if not dry_run and write_key(job) and job.key_copy != copy:
+        files = FORMATS[form].files(described(job))  # the key is new
     if output is None or dry_run:
         for name, text in files.items():
             typer.echo(f"# {name}\n{text}" if len(files) > 1 else text, nl=False)

@@ -18,12 +18,11 @@ from builder.cli.run import (
     Target,
     agreed,
     build_image,
-    can_ask,
     download_bars,
     print_started,
     wanted,
 )
-from builder.cli.terminal import line, log, print_json, table
+from builder.cli.terminal import can_ask, line, log, print_json, table
 from builder.core.errors import Interrupted, UsageError, WorldError
 from builder.core.farm import farm_root
 from builder.core.log import duration
@@ -52,7 +51,7 @@ def ps(*, catalog: options.CatalogOption = None, as_json: options.JsonOption = F
 
     A server that another checkout started has its path in the last column.
     """
-    from builder.presets.servers import LABEL_CATALOG, all_servers
+    from builder.presets.servers import all_servers
 
     root = str(farm_root(catalog).resolve())
     found = all_servers()
@@ -64,7 +63,7 @@ def ps(*, catalog: options.CatalogOption = None, as_json: options.JsonOption = F
             "address": each.address,
             "state": each.state,
             "since": each.since,
-            "note": own.get(each.name, f"of {each.labels.get(LABEL_CATALOG, 'another checkout')}"),
+            "note": own.get(each.name, f"of {each.checkout or 'another checkout'}"),
         }
         for each in found
     ]
@@ -94,11 +93,10 @@ def _ago(time: str) -> str:
 def _compared(catalog: Path | None, servers: list[Found]) -> Iterator[Outdated]:
     """The servers of this checkout, compared with its recipes and presets."""
     from builder.presets.run import compared
-    from builder.presets.servers import LABEL_CATALOG
 
     recipes, loaded = catalog_at(catalog), user_settings()
     for each in servers:
-        if each.labels.get(LABEL_CATALOG) == str(recipes.root.resolve()):
+        if each.checkout == str(recipes.root.resolve()):
             yield compared(recipes, loaded, log, each)
 
 
@@ -160,24 +158,23 @@ def rm(
 
 
 def _chosen(catalog: Path | None, names: list[str] | None, *, every: bool) -> list[Found]:
-    from builder.presets.servers import LABEL_CATALOG, all_servers
+    from builder.presets.servers import all_servers
 
     if bool(names) == every:
         raise UsageError("name servers, or give --all", hint="`builder ps` lists them")
+    if names:
+        return _named(catalog, *names)
     root = str(farm_root(catalog).resolve())
-    own = [each for each in all_servers() if each.labels.get(LABEL_CATALOG) == root]
-    return own if every else _named(catalog, *names or ())
+    return [each for each in all_servers() if each.checkout == root]
 
 
 def _own(catalog: Path | None, names: list[str]) -> list[Found]:
     """The servers of these names; raises ``UsageError`` where one is of another checkout."""
-    from builder.presets.servers import LABEL_CATALOG
-
     found, root = _named(catalog, *names), str(farm_root(catalog).resolve())
     for each in found:
-        if (other := each.labels.get(LABEL_CATALOG)) != root:
+        if each.checkout != root:
             what = f"{each.name} is a server of another checkout"
-            raise UsageError(what, hint=f"update it there: cd {other}")
+            raise UsageError(what, hint=f"update it there: cd {each.checkout}")
     return found
 
 

@@ -189,6 +189,11 @@ def paragraph(title: str, lines: Sequence[str]) -> None:
         line("\n".join([f"\n{title}", *map(wrapped, lines)]))
 
 
+def can_ask() -> bool:
+    """Whether a person is at a terminal, and sees a question."""
+    return sys.stdin.isatty() and err().is_terminal
+
+
 def counted(count: int, noun: str) -> str:
     """``1 recipe`` or ``2 recipes``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -99,6 +99,11 @@ class Found:
         return self.labels.get(LABEL_NAME, self.name)
 
     @property
+    def checkout(self) -> str:
+        """The path of the checkout that started it; empty where none is known."""
+        return self.labels.get(LABEL_CATALOG, "")
+
+    @property
     def version(self) -> str:
         """The version of its image; empty: not known."""
         return self.labels.get(VERSION, "")
@@ -212,7 +217,7 @@ def named(name: str, servers: Sequence[Found], root: Path) -> Found:
     Servers of another checkout than ``root`` go by their container's name alone.  Raises
     ``UsageError``.
     """
-    own = [each for each in servers if name and each.labels.get(LABEL_CATALOG) == str(root)]
+    own = [each for each in servers if name and each.checkout == str(root)]
     for match in (str.__eq__, str.startswith):
         found = [each for each in own if match(each.name, name) or match(each.title, name)]
         found = found or [each for each in servers if each.name == name]

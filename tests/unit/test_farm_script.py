@@ -111,6 +111,21 @@ def test_a_command_that_prints_installs_less(tmp_path: Path, command: str, locks
     assert installed == others[: locks - 1]
 
 
+def listed(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What ``farm list`` says in a folder with its script, where ``PIP`` is the Python."""
+    (programs := folder / "programs").mkdir()
+    (programs / "python3").write_text(PIP)
+    (programs / "python3").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    return subprocess.run(
+        [folder / "farm", "list"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PATH": path},
+    )
+
+
 @pytest.mark.parametrize("owner", [os.getuid(), 65534])
 def test_an_environment_whose_python_cannot_run(tmp_path: Path, owner: int) -> None:
     """It is made anew, but for another user's."""
@@ -122,17 +137,7 @@ def test_an_environment_whose_python_cannot_run(tmp_path: Path, owner: int) -> N
     (tmp_path / ".venv" / "bin" / "python").symlink_to("/nowhere/python")
     (tmp_path / ".venv" / ".farm-stamp").touch()
     os.chown(tmp_path / ".venv", owner, -1)
-    (programs := tmp_path / "programs").mkdir()
-    (programs / "python3").write_text(PIP)
-    (programs / "python3").chmod(0o755)
-    path = f"{programs}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [tmp_path / "farm", "list"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PATH": path},
-    )
+    done = listed(tmp_path)
     own = owner == os.getuid()
     assert done.returncode == (0 if own else 4), done.stderr
     assert (f"creating {tmp_path}/.venv" if own else "was made by ") in done.stderr
@@ -142,17 +147,8 @@ def test_an_environment_whose_python_cannot_run(tmp_path: Path, owner: int) -> N
 def test_the_bytes_of_packages_are_added(tmp_path: Path) -> None:
     shutil.copy(REPOSITORY / "farm", tmp_path)
     (tmp_path / "requirements.lock").write_text("a==1\nb==1\nc==1\n")
-    (programs := tmp_path / "programs").mkdir()
-    (programs / "python3").write_text(PIP)
-    (programs / "python3").chmod(0o755)
-    path = f"{programs}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [tmp_path / "farm", "list"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PATH": path},
-    )
+    done = listed(tmp_path)
+    assert done.returncode == 0, done.stderr
     assert "farm:   3 of 3 packages, 58 MB" in done.stderr
     assert "WARNING" not in done.stderr
 
