@@ -571,14 +571,14 @@ def layer_cache(plan: AnyPlan, stage: str, active: ActiveBuild, *, anew: bool = 
 def anew(*, compiles: bool, ccache: bool = True) -> list[str]:
     """The options of a build that takes no layer from a cache.
 
-    A Dockerfile that ``compiles`` has the stages entrypoint, build and image.  --no-cache would
+    A Dockerfile that ``compiles`` has the stages entrypoint, build and image, and may have page.  --no-cache would
     empty the compiler cache of every engine (moby/buildkit#4250), so the stage build has the
     argument REBUILD.  Without ``ccache`` its results are not used.
     """
     if not compiles:
         return ["--no-cache"]
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
-    options = ["--no-cache-filter=entrypoint,image", f"--build-arg=REBUILD={now}"]
+    options = ["--no-cache-filter=entrypoint,page,image", f"--build-arg=REBUILD={now}"]
     return options if ccache else [*options, "--build-arg=CCACHE_DISABLE=1"]
 
 

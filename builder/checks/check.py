@@ -312,7 +312,7 @@ CHECKS_OF_PROGRAMS = (
     Row("preset", check_preset_options, "a recipe", 9),
     Row("start", check_steps, "a recipe", 4, "the steps before the engine"),
     Row("loads", check_loads, "an artifact", 4, "LD_PRELOAD"),
-    Row("serves", serves.check, "a recipe", 4),
+    Row("serves", serves.check, "a recipe", 17),
     Row("gpu", serves.check_gpu, "a GPU", 16),
     Row("device", device.check_device, "a card", 15),
     Row("preset", device.check_preset, "a card", 15),

@@ -253,6 +253,13 @@ class ServerClient:
         """The text of a page; raises ``UnansweredError``."""
         return self._content("GET", path, None, seconds).decode(errors="replace")
 
+    def page(self, path: str, seconds: float) -> tuple[str, bytes]:
+        """The type and the content of a page as a browser gets it, which takes packed ones: some
+        servers have no other.  Raises ``UnansweredError``."""
+        packed = {"Accept-Encoding": "gzip"}
+        with self._opened("GET", path, None, seconds, more=packed) as opened:
+            return opened.headers.get("Content-Type", ""), opened.read(MOST_BYTES)
+
     def post(self, path: str, body: Mapping[str, Any], model: type[Model], seconds: float) -> Model:
         """The JSON of an answer; raises ``UnansweredError``."""
         return _parsed(self._content("POST", path, body, seconds), model, path)
@@ -299,9 +306,10 @@ class ServerClient:
         seconds: float,
         *,
         whatever: bool = False,
+        more: Mapping[str, str] = {},
     ) -> Iterator[Opened]:
-        """A response with the status 200, or with whatever status."""
-        headers, data = self._headers, b""
+        """A response with the status 200, or with whatever status; ``more`` are headers."""
+        headers, data = {**self._headers, **more}, b""
         if body is not None:
             headers = headers | {"Content-Type": "application/json"}
             data = json.dumps(body).encode()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from html.parser import HTMLParser
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 from builder.checks import series
 from builder.checks.contract import driver_of
@@ -30,6 +33,7 @@ from builder.checks.server import (
 from builder.checks.speed import RunSettings, measure
 from builder.checks.subject import Context, GpuTest
 from builder.checks.verdict import Check
+from builder.core import sizes
 from builder.core.errors import UntriedError, listed
 from builder.docker import gpus
 from builder.docker.containers import NotRunnableError
@@ -262,6 +266,9 @@ HEALTH_TIMEOUT = 20.0  # seconds for the image's own health check
 PROMPT = "Hello"
 SHOWN = 60  # characters of an answer in a table
 NAMED = 4  # models that an error names
+PARTS = {"stylesheet": "css", "modulepreload": "javascript", "manifest": "json"}
+"""What a page names with ``<link>``, by its ``rel``: a part of its type."""
+IMPORT = re.compile(r"""\bimport\(\s*["']([^"']+)["']""")
 Request = tuple[str, str, Callable[[], str]]
 """A request: subject, expectation, and a function that returns the finding, and raises
 ``UnansweredError`` if it is wrong."""
@@ -287,6 +294,11 @@ def check(context: Context) -> Iterator[Check]:
                 yield _health_check(server)
             for request in requests_of(server):
                 yield answered(server, request)
+            if context.recipe.llama and context.recipe.llama.ui:
+                expected = "a page, whose scripts and styles load"
+                yield answered(
+                    server, ("shows its web page", expected, partial(shows_page, server))
+                )
             yield stops(server)
     except NotRunnableError as error:
         yield Check.of("serves", "starts", "its program runs", str(error), False)
@@ -384,6 +396,59 @@ def _chats(server: Server) -> str:
     if role != "assistant" or not text:
         raise UnansweredError(f"the role {role!r} with the text {text[:SHOWN]!r}")
     return repr(text[:SHOWN])
+
+
+class _NamedParts(HTMLParser):
+    """The scripts and styles that a page names, by their reference, with their type."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self.scripts = 0
+        self.title = ""
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self._inside = tag
+        self.scripts += tag == "script"
+        if tag == "script" and given.get("src"):
+            self.found[given["src"]] = "javascript"
+        elif tag == "link" and (kind := PARTS.get(given.get("rel", "").lower())):
+            self.found[given.get("href", "")] = kind
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":  # SvelteKit's pages begin so
+            self.found |= dict.fromkeys(IMPORT.findall(data), "javascript")
+        elif self._inside == "title":
+            self.title += data.strip()
+
+
+def shows_page(server: Server) -> str:
+    """The page at ``/``, with all scripts and styles that it names.  Raises ``UnansweredError``."""
+    kind, content = server.client.page("/", ANSWER)
+    if not kind.startswith("text/html"):
+        raise UnansweredError(f"GET /: its type is {kind[:SHOWN]!r}")
+    parts = _NamedParts(content.decode("utf-8", "replace"))
+    if not parts.scripts:
+        raise UnansweredError(f"GET /: a page without a script: {content[:SHOWN]!r}")
+    size, elsewhere = len(content), 0
+    for name, wanted in parts.found.items():
+        path = urljoin("/", name)
+        if not path.startswith("/") or path.startswith("//"):
+            elsewhere += not name.startswith("data:")
+            continue
+        kind, content = server.client.page(path, ANSWER)
+        if wanted not in kind or not content:
+            raise UnansweredError(f"GET {path[:SHOWN]}: {len(content)} bytes of type {kind!r}")
+        size += len(content)
+    title = f"{parts.title[:SHOWN]!r}, " if parts.title else ""
+    named = f"{len(parts.found)} scripts and styles, {sizes.shown(size)}"
+    return f"{title}{named}{f', {elsewhere} of other hosts' if elsewhere else ''}"
 
 
 def answers_two(server: Server) -> str:

@@ -198,6 +198,14 @@ def keep_newest(folder: Path, most: int, pattern: str = "*") -> None:
         file.unlink(missing_ok=True)
 
 
+def link(file: Path, place: Path) -> None:
+    """Give a file a second name, on another file system a copy."""
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copyfile(file, place)
+
+
 def write_json(file: Path, value: Any) -> None:
     """Write ``value`` to ``file`` as JSON, atomically and synced to the disk.
 

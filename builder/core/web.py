@@ -18,7 +18,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC
@@ -668,7 +668,7 @@ class RetryPolicy:
         return time.monotonic() - self._last_response + usual > GIVE_UP
 
 
-# Downloads: files streamed into a directory of their own and verified by their sha256.
+# Downloads: files streamed into a directory of their own and verified by their digest.
 
 LARGEST = 16 << 30  # bytes of a file whose size nobody pinned
 PATIENT: dict[str, Any] = {"read_timeout": 60.0, "least": 1 << 20, "follow": Follow.ANYWHERE}
@@ -681,26 +681,34 @@ def stored(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def store(client: Client, url: str, name: str, sha256: str, folder: Path) -> None:
+def store(
+    client: Client, url: str, name: str, pinned: str, folder: Path, *, outward: bool = False
+) -> None:
     """Stream ``url`` into ``folder/name``; the folder appears when the file is complete.
 
-    Failures are retried under one policy; a server that sends bytes responds.  Raises
-    ``FetchError`` where the bytes do not have the digest or the name cannot be written,
-    ``WebError`` where the server does not give them.
+    ``pinned`` (hex) is its sha256 or its sha512; ``outward`` as for ``Client.open``.  Failures are
+    retried under one policy; a server that sends bytes responds.  Raises ``FetchError`` where the
+    bytes do not have the digest or the name cannot be written, ``WebError`` where the server does
+    not give them.
     """
     require_writable_names([name], url)
-    policy = RetryPolicy()
-    policy.call(lambda: _store(client, url, name, sha256, folder, policy))
+    policy, more = RetryPolicy(), {**PATIENT, "outward": outward}
+    policy.call(lambda: _store(client.open("GET", url, **more), name, pinned, folder, policy))
 
 
 def _store(
-    client: Client, url: str, name: str, sha256: str, folder: Path, policy: RetryPolicy
+    request: AbstractContextManager[Opened],
+    name: str,
+    pinned: str,
+    folder: Path,
+    policy: RetryPolicy,
 ) -> None:
     waiting = folder.parent / f".{uuid4().hex}"
     waiting.mkdir(parents=True)
-    digest, received = hashlib.sha256(), 0
+    kind = "sha512" if len(pinned) == 128 else "sha256"
+    digest, received = hashlib.new(kind), 0
     try:
-        with client.open("GET", url, **PATIENT) as opened, (waiting / name).open("wb") as sink:
+        with request as opened, (waiting / name).open("wb") as sink:
             opened.require(200)
             for block in opened.blocks():
                 require_wanted()
@@ -708,10 +716,10 @@ def _store(
                 _require_at_most(LARGEST, received)
                 digest.update(block)
                 sink.write(block)
-        if digest.hexdigest() != sha256:
+        if digest.hexdigest() != pinned:
             raise FetchError(
                 f"{name} does not have the pinned digest",
-                f"expected sha256 {sha256}, got {digest.hexdigest()}",
+                f"expected {kind} {pinned}, got {digest.hexdigest()}",
                 "the pin is wrong, or the server or something between altered the file",
             )
         try:

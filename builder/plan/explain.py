@@ -77,7 +77,7 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
             "port": recipe.image.port,
             "health": recipe.image.health,
             # What other families' servers show to a browser is not known.
-            "web_page": recipe.llama.ui if recipe.llama else None,
+            "web_page": bool(recipe.llama.ui) if recipe.llama else None,
             "env": dict(recipe.image.env),
             "tags": [
                 f"{recipe.image.repository}:{tag}{recipe.tag_suffix(each)}"

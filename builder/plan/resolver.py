@@ -147,7 +147,6 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     if below is not None:
         _require_stages(entry, below, *family.requires_stages)
     folder = folder_of(catalog.root, "dockerfiles")
-    scripts = family.scripts + (family.cross_scripts if platforms.cross else ())
     return BasePlan(
         recipe=recipe,
         family=family,
@@ -155,7 +154,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
         platforms=platforms,
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_hashed(folder / "scripts", scripts),
+        scripts=_hashed(folder / "scripts", family.scripts_of(recipe, platforms)),
         root=root if recipe.root or recipe.published else None,
         base=below,
         debian=debian_packages(entry, family.debian(recipe, platforms), suite_of(catalog, name)),
@@ -197,7 +196,7 @@ def plan(
         patches=resolve_patches(entry, catalog.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_hashed(folder / "scripts", family.scripts),
+        scripts=_hashed(folder / "scripts", family.scripts_of(recipe, platforms)),
         entrypoint=_hashed(own, names),
         base=base,
         tools=tools,

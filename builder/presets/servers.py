@@ -415,9 +415,10 @@ def _require(what: str, *words: str) -> None:
 def has_page(service: Service) -> bool:
     """Whether a server that runs has a web page."""
     try:
-        return ServerClient(service.url).status("/", GUARD_TIMEOUT) == 200
+        kind, _ = ServerClient(service.url).page("/", GUARD_TIMEOUT)
     except UnansweredError:
         return False
+    return kind.startswith("text/html")
 
 
 @contextmanager

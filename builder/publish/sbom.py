@@ -377,7 +377,7 @@ def _stays(plan: AnyPlan, context: str, name: str) -> bool:
         if plan.platforms.cross:
             return context == "target-wheels"
         return name in {wheel.name for wheel in plan.recipe.wheel if wheel.library}
-    return context != "build-wheels"
+    return not context.startswith("build-")
 
 
 def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:

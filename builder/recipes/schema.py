@@ -235,8 +235,9 @@ class Llama(Model):
         None
     )
     """Commit in --version; default: 9 digits of the pin."""
-    ui: bool = False
-    """Embed the web page of the server; only where the tree holds it, built."""
+    ui: bool | TreePath = False
+    """Embed the web page of the server: ``true`` where the tree holds it, built; or the directory
+    of its source, "tools/ui", with package.json and package-lock.json: the build makes it."""
 
 
 class Overlay(Model):

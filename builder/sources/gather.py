@@ -21,7 +21,7 @@ from typing import Any
 
 from builder.core import archives, farm
 from builder.core.errors import FetchError, GoneError, PatchError, WorldError
-from builder.core.files import full_disk, mentions_full_disk, workspace
+from builder.core.files import full_disk, link, mentions_full_disk, workspace
 from builder.core.log import Log
 from builder.core.platforms import Architecture
 from builder.core.remote_file import PartialReadError
@@ -43,7 +43,7 @@ from builder.plan.inputs import (
 from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
-from builder.sources import apt, pypi
+from builder.sources import apt, npm, pypi
 from builder.sources.git import EMPTY_TREE, NoTreeError
 from builder.sources.mirrors import Repositories
 from builder.sources.patches import PatchContext, apply_all, pieces
@@ -441,6 +441,12 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
         make = _overlay if plan.family.package_paths else _source
         folders["source"], committed = make(plan, options, work)
         epoch = max(epoch, committed)
+        if page := plan.family.page(plan.recipe):
+            lock = folders["source"] / "tree" / page / npm.LOCK
+            pins = lock.read_bytes() if lock.is_file() and not lock.is_symlink() else None
+            found = npm.read(pins, plan.platforms.build)
+            npm.fetch(found, options.cache, log, offline=options.offline)
+            folders["build-packages"] = npm.lay_out(found, options.cache, work / "build-packages")
     folders |= _fetch_debs(plan, options, work)
     secrets = _apt_sources(plan, options, work)
     folder = work / "context"
@@ -521,10 +527,7 @@ def _copied(source: Path, names: Iterable[str], folder: Path) -> Path:
 def _together(files: list[Path], folder: Path) -> Path:
     folder.mkdir()
     for file in files:
-        try:
-            os.link(file, folder / file.name)
-        except OSError:
-            shutil.copyfile(file, folder / file.name)
+        link(file, folder / file.name)
     return folder
 
 

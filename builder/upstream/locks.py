@@ -23,7 +23,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.locks import DebianFile, DebianLock, Install, PinnedFile
 from builder.recipes.patches import AddPatch, ScriptPatch
 from builder.recipes.schema import BasePython, BaseRecipe, Python, Recipe
-from builder.sources import apt, gather, pypi
+from builder.sources import apt, gather, npm, pypi
 from builder.sources.apt import (
     AptSource,
     PackageArchive,
@@ -349,6 +349,15 @@ def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Ite
     files += [source.file] if isinstance(source, PypiFile) else []
     pypi.fetch(files, repositories.cache, repositories.log)
     yield from (f"{file.name} {file.version}" for file in files)
+    if page := ENGINES[entry.recipe.family].page(entry.recipe):
+        tree, lock = (
+            gather.tree_of(source, repositories, patch_set.context.work),
+            f"{page}/{npm.LOCK}",
+        )
+        for machine in dict.fromkeys((architecture() or "amd64", *entry.recipe.targets)):
+            packages = npm.read(repositories.scratch.file(tree, lock), machine)
+            npm.fetch(packages, repositories.cache, repositories.log)
+            yield f"{len(packages)} packages of {lock} on {machine}"
     yield from _mirror_debian(entry, entry.recipe.targets, settings, repositories.log)
 
 
