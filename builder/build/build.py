@@ -571,7 +571,7 @@ def layer_cache(plan: AnyPlan, stage: str, active: ActiveBuild, *, anew: bool = 
 def anew(*, compiles: bool, ccache: bool = True) -> list[str]:
     """The options of a build that takes no layer from a cache.
 
-    A Dockerfile that ``compiles`` has the stages entrypoint, build and image, and may have page.  --no-cache would
+    A Dockerfile that ``compiles`` has the stages entrypoint, build and image.  --no-cache would
     empty the compiler cache of every engine (moby/buildkit#4250), so the stage build has the
     argument REBUILD.  Without ``ccache`` its results are not used.
     """

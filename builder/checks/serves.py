@@ -268,6 +268,7 @@ SHOWN = 60  # characters of an answer in a table
 NAMED = 4  # models that an error names
 PARTS = {"stylesheet": "css", "modulepreload": "javascript", "manifest": "json"}
 """What a page names with ``<link>``, by its ``rel``: a part of its type."""
+MOST_PARTS = 100  # that are asked for
 IMPORT = re.compile(r"""\bimport\(\s*["']([^"']+)["']""")
 Request = tuple[str, str, Callable[[], str]]
 """A request: subject, expectation, and a function that returns the finding, and raises
@@ -437,7 +438,7 @@ def shows_page(server: Server) -> str:
     if not parts.scripts:
         raise UnansweredError(f"GET /: a page without a script: {content[:SHOWN]!r}")
     size, elsewhere = len(content), 0
-    for name, wanted in parts.found.items():
+    for name, wanted in list(parts.found.items())[:MOST_PARTS]:
         path = urljoin("/", name)
         if not path.startswith("/") or path.startswith("//"):
             elsewhere += not name.startswith("data:")

@@ -7,7 +7,6 @@ executed here.  Format: docs.npmjs.com, "package-lock.json", lockfileVersion 2 a
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -113,7 +112,7 @@ def _package(path: str, entry: Any) -> LockedPackage:
     ]
     try:
         sha512 = base64.b64decode(digests[0], validate=True).hex() if digests else ""
-    except binascii.Error:
+    except ValueError:
         sha512 = ""
     if len(sha512) != 128:
         raise ValueError("it has no sha512 in `integrity`")

@@ -156,6 +156,23 @@ def test_a_page_in_the_tree_is_embedded(files: dict[str, str], there: bool) -> N
     assert values(read(files), "llama")["ui"] is there
 
 
+SOURCE = {"tools/ui/package.json": "{}", "tools/ui/package-lock.json": "{}"}
+TAKES = {"scripts/ui-assets.cmake": 'set(SRC_DIST_DIR "${UI_SOURCE_DIR}/dist")'}
+
+
+@pytest.mark.parametrize(
+    ("files", "ui"),
+    [
+        (SOURCE | TAKES, "tools/ui"),
+        (SOURCE | TAKES | {"tools/ui/dist/index.html": "<p>"}, True),
+        (SOURCE, False),  # its cmake takes no page from there
+        ({"tools/ui/package.json": "{}"} | TAKES, False),  # nothing pins its packages
+    ],
+)
+def test_a_page_whose_source_is_in_the_tree_is_built(files: dict[str, str], ui: bool | str) -> None:
+    assert values(read(files), "llama")["ui"] == ui
+
+
 @pytest.mark.parametrize(
     ("tag", "comment"),
     [("b7", ""), ("v0.2.0", ""), ("b10-mix-4b653db", "the commits up to b10-mix-4b653db")],
