@@ -40,7 +40,7 @@ SETTLED = ("images", "bases", "reproduced", "work")
 """What is removed where nothing is named: nobody needs it."""
 CACHES = {
     "git": ("mirrors of sources and patches, to be fetched again", ["git"]),
-    "pypi": ("wheels and sdists, to be fetched again", ["pypi", "uv"]),
+    "pypi": ("wheels and sdists, to be fetched again", ["pypi", "npm", "uv"]),
     "debian": ("Debian packages, to be fetched again", ["debian"]),
     "programs": (
         "simulated cards, kernel tests and readings of images, to be made again",

@@ -19,7 +19,7 @@ from builder.checks.logit_test import TRIALS
 from builder.engines.families import complete, load_catalog
 from builder.image.contents import Contents
 from builder.presets.schema import Preset
-from support import upstreams
+from support import npm, upstreams
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import context_of, docker
@@ -335,17 +335,31 @@ def check_memory_management(result: Any) -> None:
 
 
 def test_a_recipe_that_was_written_for_the_tree(
+    builder: Builder,
+    catalog: Path,
+    llama_tree: upstreams.Upstream,
+    made: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What `recipe new` reads of a tree is so in the image; its page is built from its source."""
+    with npm.served() as registry:
+        monkeypatch.setenv("npm_config_registry", registry.url)
+        llama_tree.commit("page", **npm.page_source(registry))
+        _written_for_the_tree(builder, catalog, llama_tree, made)
+
+
+def _written_for_the_tree(
     builder: Builder, catalog: Path, llama_tree: upstreams.Upstream, made: set[str]
 ) -> None:
-    """What `recipe new` reads of a tree is so in the image."""
     done = builder("recipe", "new", llama_tree.url, "--name", "shaped-new", "--catalog", catalog)
     assert done.returncode == 0, done.stderr
     done = builder("build", "shaped-new", "--catalog", catalog, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     made.update(result["references"])
-    assert f"2 ({llama_tree.head()[:9]})" in version_found(result)
+    assert f"3 ({llama_tree.head()[:9]})" in version_found(result)
     assert passed(result) >= SERVED | {
+        ("serves", "a page, whose scripts and styles load"),
         ("library", "machine code for sm_120a"),
         *(("option", f"has {value}") for value in ("none", "draft-mtp", "ngram-simple")),
         *(("option", f"has {value}") for value in ("f32", "f16", "q8_0")),

@@ -79,3 +79,45 @@ def served() -> Iterator[Registry]:
     with serving_with(type("Own", (Handler,), {"registry": registry})) as address:
         registry.url = f"http://{address}/npm/"
         yield registry
+
+
+BUILD = """
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { word } from 'tiny';
+if (existsSync('node_modules/tiny/owned')) throw new Error('an install script ran');
+const socket = connect({ host: '192.0.2.1', port: 80, timeout: 5000 });
+const reached = await new Promise((done) => {
+    socket.on('connect', () => done('reached'));
+    socket.on('timeout', () => done('no answer'));
+    socket.on('error', (error) => done(error.code));
+});
+if (reached !== 'ENETUNREACH') throw new Error(`a network: ${reached}`);
+mkdirSync('dist', { recursive: true });
+const made = [word, process.env.LLAMA_BUILD_NUMBER, Date.now(), new Date().toISOString()];
+writeFileSync('dist/bundle.js', `document.title = ${JSON.stringify(made)};`);
+writeFileSync('dist/index.html', '<script src="./bundle.js"></script>');
+"""
+"""Fails where an install script ran or there is a network; writes the time into the page."""
+
+
+def page_source(registry: Registry, folder: str = "tools/ui/") -> dict[str, str]:
+    """The files of a tree's page, by path; its package is in the registry."""
+    script = {"install": "touch owned"}
+    tiny = package(
+        *("tiny", "1.0.0", {"index.js": "export const word = 'tiny';"}),
+        type="module",
+        main="index.js",
+        scripts=script,
+    )
+    registry.put("tiny", "1.0.0", tiny)
+    about = {"name": "page", "type": "module", "dependencies": {"tiny": "1.0.0"}}
+    needs = entry("tiny", "1.0.0", tiny, hasInstallScript=True)
+    return {
+        f"{folder}package.json": json.dumps({**about, "scripts": {"build": "node build.js"}}),
+        f"{folder}package-lock.json": lock(
+            {"tiny": needs}, dependencies=about["dependencies"]
+        ).decode(),
+        f"{folder}build.js": BUILD,
+        "scripts/ui-assets.cmake": 'set(SRC_DIST_DIR "${UI_SOURCE_DIR}/dist")\n',
+    }

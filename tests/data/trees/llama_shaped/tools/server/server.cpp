@@ -15,6 +15,7 @@
 
 #include "arg.h"
 #include "llama.h"
+#include "page.h"
 
 namespace {
 
@@ -106,16 +107,22 @@ std::string page(const std::string& path, const std::string& request) {
     if (path == "/v1/chat/completions") {
         return R"({"choices":[{"message":{"role":"assistant","content":"hello"}}]})";
     }
-    return "";
+    return page_file(path == "/" ? "/index.html" : path);
+}
+
+std::string type_of(const std::string& path) {
+    if (path == "/") return "text/html";
+    return path == "/bundle.js" ? "application/javascript" : "application/json";
 }
 
 std::string answer_to(const std::string& request) {
-    std::string body = page(part(request, " ", " "), request);
+    const std::string path = part(request, " ", " ");
+    std::string body = page(path, request);
     const char* status = body.empty() ? "404 Not Found" : "200 OK";
     if (body.find("{\"error\"") == 0) status = "500 Internal Server Error";
     if (body.empty()) body = R"({"error":"no such page"})";
     return std::string("HTTP/1.1 ") + status +
-           "\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " +
+           "\r\nContent-Type: " + type_of(path) + "\r\nConnection: close\r\nContent-Length: " +
            std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
