@@ -276,7 +276,14 @@ def engine_of(plan: Plan) -> Part:
     """The engine, as its source is before patches."""
     recipe = plan.recipe
     name, version = recipe.engine, recipe.version
-    common = Part("engine", name, version, license=recipe.license, about=recipe.summary)
+    page = plan.family.page(recipe)
+    built = {"builder:page": f"built out of the packages of {page}/package-lock.json"}
+    common = Part(
+        *("engine", name, version),
+        license=recipe.license,
+        about=recipe.summary,
+        properties=built if page else {},
+    )
     match plan.source:
         case GitCommit(url=url, commit=commit, submodules=submodules, moved=moved):
             left_out = {} if submodules else {"builder:submodules": "left out"}
@@ -288,7 +295,7 @@ def engine_of(plan: Plan) -> Part:
                 purl=commit_purl(url, commit, name),
                 digest={"gitCommit": commit},
                 origin=at_commit(url, commit),
-                properties=left_out | elsewhere,
+                properties={**common.properties, **left_out, **elsewhere},
             )
         case PypiFile(file=file):
             purl = python_purl(file.name, file.version)

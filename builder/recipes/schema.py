@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    Discriminator,
     Field,
     StringConstraints,
     Tag,
@@ -226,6 +227,16 @@ class Python(Model):
     """-D definitions of the cmake that the build backend calls."""
 
 
+Page = Annotated[
+    Annotated[bool, Tag("bool")] | Annotated[TreePath, Tag("str")],
+    Discriminator(
+        lambda value: type(value).__name__,
+        custom_error_type="page",
+        custom_error_message="must be true, false, or the directory of the page's source",
+    ),
+]
+
+
 class Llama(Model):
     """Settings of one tree of the llama.cpp family."""
 
@@ -235,7 +246,7 @@ class Llama(Model):
         None
     )
     """Commit in --version; default: 9 digits of the pin."""
-    ui: bool | TreePath = False
+    ui: Page = False
     """Embed the web page of the server: ``true`` where the tree holds it, built; or the directory
     of its source, "tools/ui", with package.json and package-lock.json: the build makes it."""
 
