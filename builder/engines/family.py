@@ -262,6 +262,10 @@ class EngineFamily(Family[Recipe]):
         """The recipe of a tree, with such CUDA code; None for a tree of another kind."""
         return None
 
+    def scripts_of(self, recipe: Recipe) -> tuple[str, ...]:
+        """The files of ``dockerfiles/scripts/`` that a recipe's stages run."""
+        return self.scripts
+
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
         """Parts that a recipe names and a source of these paths lacks."""
         yield from ()

@@ -237,6 +237,8 @@ class Llama(Model):
     """Commit in --version; default: 9 digits of the pin."""
     ui: bool = False
     """Embed the web page of the server; only where the tree holds it, built."""
+    cpu_variants: bool = False
+    """Compile the CPU code for each generation of CPUs: the engine takes the best at its start."""
 
 
 class Overlay(Model):
