@@ -277,6 +277,8 @@ LISTING, REPEATABLE = "BUILDER_LISTING", "BUILDER_REPEATABLE"
 same random numbers in each run (random.h)."""
 FINISHED = {0, 1}
 """test-backend-ops ends with 1 where a case differs."""
+CPU_CODE = re.compile(r"loaded CPU backend from (\S+)")
+"""The line of a ggml with GGML_CPU_ALL_VARIANTS (ggml-backend-reg.cpp, load_backend)."""
 ABORTED = re.compile(r"\S+\.(?:cuh?|c|cpp|h):\d+: ")
 """The line of ggml_abort: FILE:LINE: MESSAGE (ggml/src/ggml.c)."""
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
@@ -312,6 +314,8 @@ class NumbersTrial:
         """Executed, counted for each thread."""
         self.lacking: list[str] = []
         """The cases that could not be added to the tree's, each with the reason."""
+        self.cpu_code = ""
+        """The file of the CPU code that ggml chose for this machine; empty: it has one for all."""
         self._server, self._card, self._ptx, self._work = server, card, ptx, work
         self._binary = binary
         first = next(iter(libraries(server.contents).values()))
@@ -434,6 +438,8 @@ class NumbersTrial:
                 most=MOST,
             )
             report = simulation.settled()
+        if chosen := CPU_CODE.search(done.output):
+            self.cpu_code = posixpath.basename(chosen[1])
         found = results(done, CARD) if backend == CARD else ()
         return _Run(done, {each.case.name: each for each in found}, report)
 
@@ -552,6 +558,7 @@ def _coverage(trial: NumbersTrial, results: Sequence[CaseResult]) -> Check:
     found = f"{compared} cases of {operations} operations; {trial.computed:,} of "
     found += f"{trial.launched:,} launches of {len(trial.kernels)} kernels computed, "
     found += f"{trial.instructions / 1e9:.1f} billion instructions; {lacking} cases not computed"
+    found += f"; compared with {trial.cpu_code}" if trial.cpu_code else ""
     found += "".join(f"; not added: {each}" for each in trial.lacking)
     if not compared:
         return Check.untried(KIND, "coverage", "cases are compared", found)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.core.platforms import Platforms
@@ -210,6 +210,8 @@ class CmakeFamily(EngineFamily):
     """The definitions that a recipe changes only with override, and a reason."""
     relied: Mapping[str, Definitions] = {}
     """The definitions that its probes and checks rely on, by the reason: no recipe changes them."""
+    must_use: Collection[str] = ()
+    """Its definitions that a tree must use, where they are set."""
 
     def machine_code(self, recipe: Recipe) -> Sequence[str]:
         """As cmake makes it: 120 becomes machine code and PTX, "sm_120" and "compute_120"."""
@@ -249,13 +251,14 @@ class CmakeFamily(EngineFamily):
         """The commands of each cmake call, in ``/build/NUMBER``.
 
         To configure fails where the project does not use a definition of the recipe; a family's may
-        be unused: see ``llama_cpp``.
+        be unused, see ``llama_cpp``, except those of ``must_use``.
         """
         found = []
         calls = zip(recipe.cmake, self.layers(recipe, platforms), strict=True)
         for number, (call, layers) in enumerate(calls, 1):
-            own = [*call.define, *(each.name for each in call.override)]
             definitions = merged(layers).items()
+            own = [*call.define, *(each.name for each in call.override)]
+            own += [name for name, _ in definitions if name in self.must_use]
             configure = [
                 *(["/inside/used", str(number), *own, "--"] if own else []),
                 *("cmake", "-G", "Ninja", "-S", f"/src/{call.source}", "-B", f"/build/{number}"),

@@ -17,7 +17,15 @@ from typing import Any
 from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platforms
 from builder.core.sizes import RELEASE
-from builder.engines.cmake import CmakeFamily, Command, Definitions, definition_value, merged, truth
+from builder.engines.cmake import (
+    GGML_INSTRUCTIONS,
+    CmakeFamily,
+    Command,
+    Definitions,
+    definition_value,
+    merged,
+    truth,
+)
 from builder.engines.family import (
     Draft,
     Finding,
@@ -61,6 +69,8 @@ CUDA = "ggml/src/ggml-cuda/CMakeLists.txt"
 GGML = "ggml/CMakeLists.txt"
 SWITCHES = ("GGML_CUDA", "GGML_CUDA_NO_VMM")
 """ggml's options that the family sets and that no later check of the tree replaces."""
+FEATURES = "ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp"
+"""What chooses among the variants of the CPU code; ik_llama.cpp has none."""
 NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
 
 FORK = f'Read from {OPTIONS}. Add [[probe]] option = "--NAME" for an option of this fork alone.'
@@ -108,7 +118,7 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
         BASE,
         {
             "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
-            "llama": [DraftTable("[llama]", [_number(tree), _page(tree)])],
+            "llama": [DraftTable("[llama]", [_number(tree), _page(tree), *_variants(tree)])],
             "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
             "build": [DraftTable("[build]", [Line("disk", DISK)])],
             "probe": probes,
@@ -199,6 +209,11 @@ def _page(tree: ReadableTree) -> Line:
 
 def _page_files(folder: str) -> tuple[str, str]:
     return f"{folder}/package.json", f"{folder}/package-lock.json"
+
+
+def _variants(tree: ReadableTree) -> list[Line]:
+    found = FEATURES in tree.paths
+    return [Line("cpu_variants", value=True)] if found else []
 
 
 def _drafters(options: str, drafters: str) -> list[str]:
@@ -329,14 +344,26 @@ CPU_OF_ARM64 = "armv8.2-a+dotprod+fp16+i8mm"
 """The cores of a GB10, Cortex-X925 and Cortex-A725, implement Armv9.2-A, which has all of these."""
 
 
-def cpu_definitions(platforms: Platforms) -> Definitions:
-    """The instructions of the CPU code.
+ONE_CPU = {*GGML_INSTRUCTIONS, "GGML_CPU_ARM_ARCH"}
+NEEDS_CUDA = "needs_cuda.cmake"
+VARIANTS: Definitions = {
+    "GGML_BACKEND_DL": True,
+    "GGML_CPU_ALL_VARIANTS": True,
+    "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": f"/inside/{NEEDS_CUDA}",
+}
+"""A library of CPU code for each generation of CPUs; libggml-cuda.so is needed nevertheless."""
 
-    On amd64, ggml's defaults without GGML_NATIVE.  ggml takes none of them when it is
+
+def cpu_definitions(platforms: Platforms, *, variants: bool = False) -> Definitions:
+    """The instructions of the CPU code; ``variants``: ggml chooses them when it starts.
+
+    Without, on amd64, ggml's defaults without GGML_NATIVE.  ggml takes none of them when it is
     cross-compiled, and none where SOURCE_DATE_EPOCH is set (``ggml/CMakeLists.txt``:
     GGML_NATIVE_DEFAULT, INS_ENB): the CPU would compute with SSE2.  On arm64 it takes
     armv8-a, which lacks int8 dot products, unless GGML_CPU_ARM_ARCH is set.
     """
+    if variants:
+        return VARIANTS
     if platforms.target == "amd64":
         return dict.fromkeys(CPU_OF_AMD64, True)
     return {"GGML_CPU_ARM_ARCH": CPU_OF_ARM64}
@@ -348,6 +375,7 @@ FROM_RECIPE = {
     "LLAMA_BUILD_COMMIT": "is set by the family: use build_commit in [llama]",
     "LLAMA_BUILD_UI": "is set by the family: use ui in [llama]",
     "LLAMA_BUILD_WEBUI": "is set by the family: use ui in [llama]",
+    **dict.fromkeys(VARIANTS, "is set by the family: use cpu_variants in [llama]"),
 }
 """Definitions that follow from other keys of the recipe."""
 
@@ -377,6 +405,7 @@ class LlamaCpp(Ggml):
     reads_trees = True
     commit_count = ("llama", "build_number")
     relied = RELIED
+    must_use = ("GGML_BACKEND_DL", "GGML_CPU_ALL_VARIANTS")
     key = KeyOption("--api-key-file")  # common/arg.cpp; ik_llama.cpp: common/common.cpp
     between_cards = {
         # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
@@ -400,10 +429,8 @@ class LlamaCpp(Ggml):
             for name in call.define:
                 if name in FROM_RECIPE:
                     yield (*at, "define", name), FROM_RECIPE[name]
-            on = {name for name, value in call.define.items() if truth(value)}
-            if "GGML_CPU_ALL_VARIANTS" in on and "GGML_BACKEND_DL" not in on:
-                message = "needs GGML_BACKEND_DL = true"
-                yield (*at, "define", "GGML_CPU_ALL_VARIANTS"), message
+                elif name in ONE_CPU and llama and llama.cpu_variants:
+                    yield (*at, "define", name), "has no effect: [llama] cpu_variants is true"
 
     def complete(self, recipe: Recipe) -> Recipe:
         image = recipe.image
@@ -432,7 +459,9 @@ class LlamaCpp(Ggml):
         return ui if isinstance(ui, str) else None
 
     def scripts_of(self, recipe: Recipe, platforms: Platforms) -> tuple[str, ...]:
-        return (*self.scripts, *(["page.py"] if self.page(recipe) else []))
+        variants = required(recipe.llama, recipe).cpu_variants
+        asked = {"page.py": self.page(recipe), NEEDS_CUDA: variants}
+        return (*self.scripts, *(name for name, wanted in asked.items() if wanted))
 
     def packages(self, recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
         if not self.page(recipe):
@@ -448,12 +477,16 @@ class LlamaCpp(Ggml):
         return {**found, "page": self.page(recipe), "build_page": build}
 
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
+        llama = required(recipe.llama, recipe)
         folder = self.page(recipe)
         missing = [path for path in _page_files(folder) if path not in paths] if folder else []
         if missing:
             yield ("llama", "ui"), f"the source has no {' and no '.join(missing)}"
-        elif required(recipe.llama, recipe).ui is True and not any(page in paths for page in PAGES):
+        elif llama.ui is True and not any(page in paths for page in PAGES):
             yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
+        if llama.cpu_variants and FEATURES not in paths:
+            message = f"the source's ggml has no GGML_CPU_ALL_VARIANTS: it has no {FEATURES}"
+            yield ("llama", "cpu_variants"), message
 
     def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
         llama = required(recipe.llama, recipe)
@@ -461,7 +494,7 @@ class LlamaCpp(Ggml):
             **ALWAYS,
             # Else --version says "0.5.0-dev": llama.cpp's docs/release.md, "Building a release".
             **({"LLAMA_BUILD_IS_DEV": False} if _is_release(recipe) else {}),
-            **cpu_definitions(platforms),
+            **cpu_definitions(platforms, variants=llama.cpu_variants),
             NO_VMM: not recipe.cuda.vmm,
             "LLAMA_BUILD_NUMBER": llama.build_number,
             "LLAMA_BUILD_COMMIT": _commit(recipe),
@@ -492,7 +525,9 @@ def _probes(recipe: Recipe) -> list[Probe]:
     name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
     version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
     overridden = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
+    needing = LibraryProbe(library="libggml.so", needs=["libggml-cuda.so"])
     return [
+        *([needing] if required(recipe.llama, recipe).cpu_variants else []),
         RunProbe(run=[SERVER, "--version"], matches=[version]),
         LibraryProbe(
             library="libggml-cuda.so",

@@ -249,6 +249,8 @@ class Llama(Model):
     ui: Page = False
     """Embed the web page of the server: ``true`` where the tree holds it, built; or the directory
     of its source, "tools/ui", with package.json and package-lock.json: the build makes it."""
+    cpu_variants: bool = False
+    """Compile the CPU code for each generation of CPUs: the engine takes the best at its start."""
 
 
 class Overlay(Model):

@@ -363,7 +363,9 @@ def _written_for_the_tree(
         ("library", "machine code for sm_120a"),
         *(("option", f"has {value}") for value in ("none", "draft-mtp", "ngram-simple")),
         *(("option", f"has {value}") for value in ("f32", "f16", "q8_0")),
+        ("library", "needs libggml-cuda.so"),
     }
+    check_variants(result)
     # A commit that changes no kernel: only the rest of the engine is new.
     before = layers(result)
     llama_tree.commit("words", **{"README.md": "# Other words\n"})
@@ -375,6 +377,29 @@ def _written_for_the_tree(
     changed = [old != new for old, new in zip(before, layers(result), strict=True)]
     assert changed[-4:] == [False, True, False, False]  # kernels, engine, entrypoint, home
     assert sum(changed) == 1
+
+
+def check_variants(result: Any) -> None:
+    """The tree has CPU code for two generations: each start takes the best, and says so."""
+    numbers = {each["subject"]: each["found"] for each in result["verdict"]["checks"]}
+    flags = {*re.findall(r"\w+", Path("/proc/cpuinfo").read_text())}
+    best = "haswell" if {"avx2", "fma"} <= flags else "x64"
+    assert f"; compared with libggml-cpu-{best}.so" in numbers["coverage"]
+    image = result["references"][0]
+    assert missing(image, "libggml-cpu-haswell.so") == (0, "libggml-cpu-x64.so")
+    # As ggml does it, programs would compute on the CPU, without a word.
+    assert missing(image, "libggml-cuda.so") == (127, "")
+    assert missing(image, "libggml-cuda.so", "--version") == (127, "")
+
+
+def missing(image: str, library: str, *arguments: str) -> tuple[int, str]:
+    """The exit status of llama-cli where a library cannot be loaded, and its CPU code."""
+    hidden = f"--volume=/dev/null:/opt/engine/bin/{library}:ro"
+    words = ["docker", "run", "--rm", hidden, "--entrypoint=llama-cli", image]
+    arguments = arguments or ("--prompt", "once")
+    done = subprocess.run([*words, *arguments], capture_output=True, text=True, check=False)
+    taken = re.findall(r"loaded CPU backend from /opt/engine/bin/(\S+)", done.stderr)
+    return done.returncode, "".join(taken)
 
 
 def layers(result: Any) -> list[str]:

@@ -46,6 +46,7 @@ vmm  = false
 [llama]
 build_number = 3
 ui           = false   # the built page is not in the tree
+cpu_variants = true
 
 [[cmake]]
 targets = ["llama-server", "llama-cli", "llama-bench"]
@@ -286,7 +287,7 @@ def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:
     said = new("--like", "other", "--name", "fork-2")
     found = tomllib.loads((catalog / "recipes" / "fork-2.toml").read_text())
     assert found["cuda"] == {"arch": ["120"], "vmm": True, "driver": "580"}
-    assert found["llama"] == {"build_number": 2, "ui": False}
+    assert found["llama"] == {"build_number": 2, "ui": False, "cpu_variants": True}
     assert found["cmake"] == [{"targets": ["llama-server"], "define": {"CMAKE_C_FLAGS": "-g"}}]
     assert found["image"] == {
         "repository": "fork",

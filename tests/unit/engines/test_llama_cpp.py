@@ -13,7 +13,7 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
-from builder.engines.families import complete
+from builder.engines.families import ENGINES, complete
 from builder.engines.llama_cpp import NO_VMM
 from builder.plan.explain import explained
 from builder.plan.plan import instructions, link_lints
@@ -48,6 +48,7 @@ tags       = ["1"]
 option = "--x"
 """
 LLAMA = "llama = { build_number = 7 }"
+VARIANTS = "llama = { build_number = 7, cpu_variants = true }"
 CMAKE = '[[cmake]]\ntargets = ["llama-server"]\n'
 
 
@@ -100,7 +101,15 @@ def calls(text: str) -> list[list[str]]:
         ),
         ({"cmake": f"{CMAKE}define = {{ LLAMA_BUILD_NUMBER = 1 }}"}, "use build_number in [llama]"),
         ({"cmake": f"{CMAKE}define = {{ GGML_CUDA_NO_VMM = false }}"}, "use vmm in [cuda]"),
-        ({"cmake": f"{CMAKE}define = {{ GGML_CPU_ALL_VARIANTS = true }}"}, "GGML_BACKEND_DL"),
+        ({"cmake": f"{CMAKE}define = {{ GGML_CPU_ALL_VARIANTS = true }}"}, "use cpu_variants in"),
+        (
+            {"llama": VARIANTS, "cmake": f"{CMAKE}define = {{ GGML_AVX512 = true }}"},
+            "GGML_AVX512: has no effect: [llama] cpu_variants is true",
+        ),
+        (
+            {"llama": VARIANTS, "cmake": f"{CMAKE}define = {{ GGML_CPU_ARM_ARCH = 'armv9-a' }}"},
+            "GGML_CPU_ARM_ARCH: has no effect",
+        ),
         ({"family": "cmake", "image": 'entrypoint = ["/x"]'}, "has no use for [llama]"),
         ({"family": "cmake", "llama": ""}, "needs an entrypoint"),
         ({"llama": "llama = { build_number = 0 }"}, "at least 1"),
@@ -152,7 +161,7 @@ DEFINE = "define = {{ {} = {} }}"
         (OVERRIDE, "LLAMA_OPENSSL", "false", ""),
         (DEFINE, "GGML_NCCL", "false", ""),
         (DEFINE, "GGML_CUDA_FA_ALL_QUANTS", "true", ""),
-        (DEFINE, "GGML_CPU_ALL_VARIANTS", "'OFF'", ""),
+        (DEFINE, "GGML_AVX512", "'OFF'", ""),
         (DEFINE, "CMAKE_CUDA_FLAGS", "'-lineinfo -Xptxas=-v --threads=2'", ""),
     ],
 )
@@ -342,6 +351,38 @@ def test_the_cpu_code_is_for_the_machines_of_the_platform(platforms: Platforms, 
     text = rendered(REPOSITORY, "llama-cpp-b9831", platforms).text
     assert f'"-D{flag}' in text
     assert ("AVX" in text) is (platforms.target == "amd64")
+
+
+@pytest.mark.parametrize("platforms", [Platforms("amd64"), Platforms("amd64", "arm64")])
+def test_the_cpu_code_of_each_generation(catalog: Path, platforms: Platforms) -> None:
+    """A tree that does not use the definitions would compute with SSE2, and on the CPU alone where
+    libggml-cuda.so cannot be loaded."""
+    write(catalog, llama=VARIANTS)
+    file = catalog / "recipes" / "x-1.toml"
+    file.write_text(f'platform = ["linux/{platforms.target}"]\n{file.read_text()}')
+    found = rendered(catalog, "x-1", platforms)
+    (configure,) = [call for call in calls(found.text) if "-S" in call]
+    names = ["GGML_BACKEND_DL", "GGML_CPU_ALL_VARIANTS"]
+    assert configure[: len(names) + 3] == ["/inside/used", "1", *names, "--"]
+    assert {f"-D{name}=ON" for name in names} < set(configure)
+    assert "-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES=/inside/needs_cuda.cmake" in configure
+    assert "needs_cuda.cmake" in found.scripts
+    assert not re.search(r"GGML_(SSE|AVX|FMA|F16C|BMI|CPU_ARM)", found.text)
+    assert '"cpu ' not in found.text, "the entrypoint would refuse CPUs that have a variant"
+    libraries = [each for each in found.recipe.probe if isinstance(each, LibraryProbe)]
+    assert [each.needs for each in libraries if each.library == "libggml.so"] == [
+        ["libggml-cuda.so"]
+    ]
+
+
+def test_a_source_without_variants_is_refused(catalog: Path) -> None:
+    write(catalog, llama=VARIANTS)
+    recipe = rendered(catalog, "x-1").recipe
+    family = ENGINES[recipe.family]
+    assert not list(family.absent(recipe, ["ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp"]))
+    ((key, message),) = family.absent(recipe, ["ggml/src/ggml-cpu/ggml-cpu.c"])
+    assert key == ("llama", "cpu_variants")
+    assert "has no GGML_CPU_ALL_VARIANTS" in message
 
 
 # The stub link: in every cmake call, or no Dockerfile

@@ -9,7 +9,7 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.engines.family import Draft
-from builder.engines.llama_cpp import draft, rewrites_120
+from builder.engines.llama_cpp import FEATURES, draft, rewrites_120
 from builder.recipes.schema import Cuda
 from support.environment import REPOSITORY
 
@@ -92,12 +92,17 @@ def source(path: str) -> str:
 def test_a_tree_is_read() -> None:
     found = read()
     assert values(found, "cuda") == {"arch": ["120"], "vmm": False}
-    assert values(found, "llama") == {"build_number": 7, "ui": False}
+    assert values(found, "llama") == {"build_number": 7, "ui": False, "cpu_variants": True}
     assert values(found, "cmake") == {"targets": ["llama-server", "llama-cli", "llama-bench"]}
     assert options(found) == {
         "--spec-type": ["none", "draft-mtp", "ngram-simple"],
         "--cache-type-k": ["f32", "f16", "q8_0"],
     }
+
+
+def test_a_ggml_without_cpu_code_by_generation_gets_none() -> None:
+    """Such as that of ik_llama.cpp: its definitions would be refused."""
+    assert "cpu_variants" not in values(read({FEATURES: None}), "llama")
 
 
 @pytest.mark.parametrize("path", ["CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"])

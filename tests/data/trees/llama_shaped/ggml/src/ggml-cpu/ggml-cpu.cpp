@@ -82,3 +82,7 @@ const ggml_backend* ggml_backend_cpu() {
     static const ggml_backend backend = {"CPU", attend, compute};
     return &backend;
 }
+
+#ifdef GGML_BACKEND_DL
+extern "C" const ggml_backend* ggml_backend_init() { return ggml_backend_cpu(); }
+#endif

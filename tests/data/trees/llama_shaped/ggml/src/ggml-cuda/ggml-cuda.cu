@@ -86,3 +86,7 @@ const ggml_backend* ggml_backend_cuda() {
     }
     return devices > 0 ? &backend : nullptr;
 }
+
+#ifdef GGML_BACKEND_DL
+extern "C" const ggml_backend* ggml_backend_init() { return ggml_backend_cuda(); }
+#endif
