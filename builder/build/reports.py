@@ -388,7 +388,7 @@ def pinned(catalog: Catalog) -> dict[str, Pinned]:
         name: Pinned(
             recipe.engine,
             recipe.source.commit if isinstance(recipe.source, GitSource) else "",
-            recipe.llama.build_number if recipe.llama else 0,
+            (recipe.llama.build_number or 0) if recipe.llama else 0,
         )
         for name, entry in catalog.engines.items()
         if (recipe := entry.recipe)

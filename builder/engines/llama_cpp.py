@@ -262,6 +262,7 @@ NODES: Mapping[Architecture, str] = {
 NO_VMM = "GGML_CUDA_NO_VMM"
 SERVER = "llama-server"
 COMMIT_DIGITS = 9
+UNKNOWN = "unknown"  # the trees' cmake/build-info.cmake, where there is no git
 PORT = 8080
 
 SERVE = Serve(
@@ -400,7 +401,7 @@ class LlamaCpp(Ggml):
     name = "llama-cpp"
     summary = "llama.cpp and its forks"
     template = "llama-cpp.Dockerfile.j2"
-    required_tables = {"llama": "a [llama] table: build_number"}
+    required_tables = {"llama": "a [llama] table: build_number, ui"}
     tables = ("cmake",)
     reads_trees = True
     commit_count = ("llama", "build_number")
@@ -417,8 +418,8 @@ class LlamaCpp(Ggml):
 
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
         llama = recipe.llama
-        if llama and llama.build_commit is None and not isinstance(recipe.source, GitSource):
-            yield ("llama",), "build_commit is required where the source is not a git repository"
+        if llama and llama.build_number is None and isinstance(recipe.source, GitSource):
+            yield ("llama",), "build_number is required: the number of commits up to the pin"
         if not any(SERVER in call.targets for call in recipe.cmake):
             message = f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it"
             yield ("family",), message
@@ -496,7 +497,7 @@ class LlamaCpp(Ggml):
             **({"LLAMA_BUILD_IS_DEV": False} if _is_release(recipe) else {}),
             **cpu_definitions(platforms, variants=llama.cpu_variants),
             NO_VMM: not recipe.cuda.vmm,
-            "LLAMA_BUILD_NUMBER": llama.build_number,
+            "LLAMA_BUILD_NUMBER": llama.build_number or 0,
             "LLAMA_BUILD_COMMIT": _commit(recipe),
             "LLAMA_BUILD_UI": bool(llama.ui),
             "LLAMA_BUILD_WEBUI": bool(llama.ui),
@@ -512,14 +513,13 @@ class LlamaCpp(Ggml):
 
 def _commit(recipe: Recipe) -> str:
     """The commit as ``--version`` prints it."""
-    chosen = required(recipe.llama, recipe).build_commit
-    if chosen is None and isinstance(recipe.source, GitSource):
-        return recipe.source.commit[:COMMIT_DIGITS]
-    return required(chosen, recipe)
+    source, chosen = recipe.source, required(recipe.llama, recipe).build_commit
+    pin = source.commit[:COMMIT_DIGITS] if isinstance(source, GitSource) else UNKNOWN
+    return chosen or pin
 
 
 def _probes(recipe: Recipe) -> list[Probe]:
-    number = required(recipe.llama, recipe).build_number
+    number = required(recipe.llama, recipe).build_number or 0
     commit = re.escape(_commit(recipe))
     # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
     name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"

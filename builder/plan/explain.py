@@ -133,7 +133,7 @@ def _source(recipe: Recipe) -> list[str]:
             lines += [f"submodule {path} from {url}" for path, url in source.submodule.items()]
         case PypiSource() as source:
             lines = [f"PyPI: {source.pypi} {source.version}", f"sha256 {source.sha256}"]
-            lines += [] if source.subdirectory == "." else [f"of it {source.subdirectory}"]
+            lines += [] if source.root == "." else [f"of it {source.root}"]
         case PathSource(path=path):
             lines = [f"{path} of this repository"]
         case InstalledSource():

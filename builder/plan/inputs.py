@@ -199,10 +199,10 @@ class GitCommit:
 
 @dataclass(frozen=True, slots=True)
 class PypiFile:
-    """A file of PyPI; the source is ``subdirectory`` in it."""
+    """A file of PyPI; the source is the directory ``root`` in it."""
 
     file: PinnedFile
-    subdirectory: str
+    root: str
     texts_only: bool = False  # without shared objects and archives: only texts can be patched
     below: str = ""  # directory of the tree that has these files; empty: its root
 
@@ -225,7 +225,7 @@ def identified(source: SourceChoice) -> tuple[str, str]:
             return source.identity, ""
         case GitCommit():
             return source.commit, "" if source.submodules else "without submodules"
-        case PypiFile(subdirectory=folder):
+        case PypiFile(root=folder):
             return source.file.sha256, "" if folder == "." else folder
         case Installed():
             return source.version, ""
@@ -332,7 +332,7 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
             return LocalTree(root / path, identity(root / path))
         case GitSource():
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
-        case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
+        case PypiSource(pypi=name, version=version, sha256=digest, root=folder):
             file, family = PinnedFile(name, version, digest), families.ENGINES[recipe.family]
             texts_only = family.package_paths is not None
             return PypiFile(file, folder, texts_only=texts_only, below=family.package_root)

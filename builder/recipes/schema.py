@@ -73,8 +73,9 @@ class PypiSource(Model):
     """Release."""
     sha256: Sha256
     """sha256 of the file."""
-    subdirectory: TreePath = "."
-    """Directory of the source inside the file (without the top directory of an sdist)."""
+    root: TreePath = "."
+    """Directory of the source inside the file (without the top directory of an sdist):
+    "vendor/llama.cpp"."""
 
 
 class GitSource(Model):
@@ -240,12 +241,14 @@ Page = Annotated[
 class Llama(Model):
     """Settings of one tree of the llama.cpp family."""
 
-    build_number: Annotated[int, Field(ge=1)]
-    """Build number in --version: ``git rev-list --count`` of the pin's full history."""
+    build_number: Annotated[int, Field(ge=1)] | None = None
+    """Build number in --version: ``git rev-list --count`` of the pin's full history; required where
+    the source is a git repository. A release of PyPI has no history: default 0, as the tree's own
+    cmake has it there."""
     build_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]{4,40}$"), PLAIN] | None = (
         None
     )
-    """Commit in --version; default: 9 digits of the pin."""
+    """Commit in --version; default: 9 digits of the pin, and "unknown" without one."""
     ui: Page = False
     """Embed the web page of the server: ``true`` where the tree holds it, built; or the directory
     of its source, "tools/ui", with package.json and package-lock.json: the build makes it."""

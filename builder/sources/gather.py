@@ -87,7 +87,7 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
     if not isinstance(source, PypiFile) or repositories.offline:
         return tree_of(source, repositories, work), ""
     file, folder = source.file, work / "files"
-    texts = source.texts_only and source.subdirectory == "."
+    texts = source.texts_only and source.root == "."
     if texts and stored(repositories.cache / "pypi" / file.sha256) is None:
         try:
             pypi.fetch_text_files(file, folder, repositories.log)
@@ -139,7 +139,9 @@ def _unpack(
                 why = "it has no single top directory"
                 raise FetchError(f"{archive.name} is not an sdist", why)
             top = inside[0]
-        archives.subdirectory_of(top, source.subdirectory, archive.name).rename(target)
+        archives.subdirectory_of(top, source.root, archive.name).rename(target)
+        if (link := target / ".git").is_file():  # of a submodule: it leads out of the tree
+            link.unlink()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -544,11 +546,12 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     context = work / "source"
     context.mkdir()
     target = context / "tree"
+    committed = 0
     if not isinstance(plan.source, GitCommit) and not plan.patches:
         _unpack(plan.source, options.cache, target, options.log, offline=options.offline)
-        return context, 0
-    with _patched(plan, options, work) as (repositories, _, patched, committed):
-        repositories.scratch.export(patched, target)
+    else:
+        with _patched(plan, options, work) as (repositories, _, patched, committed):
+            repositories.scratch.export(patched, target)
     _require_contents(plan, target, options.log)
     return context, committed
 

@@ -35,7 +35,7 @@ base    = "cuda-13.0"
 pypi         = "llama-cpp-python"
 version      = "0.3.36"
 sha256       = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-subdirectory = "vendor/llama.cpp"
+root         = "vendor/llama.cpp"
 
 [cuda]
 arch = ["120"]

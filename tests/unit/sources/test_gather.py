@@ -118,13 +118,13 @@ def test_an_sdist_and_a_part_of_it(farm: Farm) -> None:
     digest = farm.cached("pkg-1.tar.gz", sdist())
     about = f'pypi = "pkg", version = "1", sha256 = "{digest}"'
     assert sorted(p.name for p in farm.tree(f"{{ {about} }}").iterdir()) == ["a.c", "vendor"]
-    part = f'{{ {about}, subdirectory = "vendor/part" }}'
+    part = f'{{ {about}, root = "vendor/part" }}'
     assert sorted(p.name for p in farm.tree(part).iterdir()) == [".gitignore", "a.c"]
     patched = farm.tree(part, PATCH)
     assert (patched / "a.c").read_text() == "one\n2\nthree\n"
     assert (patched / ".gitignore").exists()
     with pytest.raises(FetchError, match="has no directory vendor/other"):
-        farm.tree(f'{{ {about}, subdirectory = "vendor/other" }}')
+        farm.tree(f'{{ {about}, root = "vendor/other" }}')
 
 
 def test_a_wheel_is_what_it_installs(farm: Farm) -> None:
