@@ -578,7 +578,7 @@ def anew(*, compiles: bool, ccache: bool = True) -> list[str]:
     if not compiles:
         return ["--no-cache"]
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
-    options = ["--no-cache-filter=entrypoint,page,image", f"--build-arg=REBUILD={now}"]
+    options = ["--no-cache-filter=entrypoint,npm,image", f"--build-arg=REBUILD={now}"]
     return options if ccache else [*options, "--build-arg=CCACHE_DISABLE=1"]
 
 

@@ -268,8 +268,9 @@ SHOWN = 60  # characters of an answer in a table
 NAMED = 4  # models that an error names
 PARTS = {"stylesheet": "css", "modulepreload": "javascript", "manifest": "json"}
 """What a page names with ``<link>``, by its ``rel``: a part of its type."""
+OTHER = re.compile("//|[a-z]+:", re.IGNORECASE)  # a reference to another host
 MOST_PARTS = 100  # that are asked for
-IMPORT = re.compile(r"""\bimport\(\s*["']([^"']+)["']""")
+IMPORT = re.compile(r"""\bimport\(\s*["'](\.{0,2}/[\w./+-]+)["']""")
 Request = tuple[str, str, Callable[[], str]]
 """A request: subject, expectation, and a function that returns the finding, and raises
 ``UnansweredError`` if it is wrong."""
@@ -399,57 +400,45 @@ def _chats(server: Server) -> str:
     return repr(text[:SHOWN])
 
 
-class _NamedParts(HTMLParser):
-    """The scripts and styles that a page names, by their reference, with their type."""
+class _Page(HTMLParser):
+    """``parts``: the scripts and styles that a page names, with a word of their type."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: dict[str, str] = {}
-        self.scripts = 0
-        self.title = ""
-        self._inside = ""
+        self.parts: dict[str, str] = {}
+        self.text: dict[str, str] = {}  # by tag
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        self._inside = tag
-        self.scripts += tag == "script"
-        if tag == "script" and given.get("src"):
-            self.found[given["src"]] = "javascript"
-        elif tag == "link" and (kind := PARTS.get(given.get("rel", "").lower())):
-            self.found[given.get("href", "")] = kind
-
-    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002
-        self._inside = ""
+        kind = "javascript" if tag == "script" else PARTS.get(given.get("rel", "").lower())
+        if kind and (named := given.get("src" if tag == "script" else "href")):
+            self.parts[named] = kind
+        self.text.setdefault(tag, "")
 
     def handle_data(self, data: str) -> None:
-        if self._inside == "script":  # SvelteKit's pages begin so
-            self.found |= dict.fromkeys(IMPORT.findall(data), "javascript")
-        elif self._inside == "title":
-            self.title += data.strip()
+        if self.lasttag in {"script", "title"}:
+            self.text[self.lasttag] += data.strip()
+        if self.lasttag == "script":  # SvelteKit's pages begin so
+            self.parts |= dict.fromkeys(IMPORT.findall(data), "javascript")
 
 
 def shows_page(server: Server) -> str:
     """The page at ``/``, with all scripts and styles that it names.  Raises ``UnansweredError``."""
     kind, content = server.client.page("/", ANSWER)
-    if not kind.startswith("text/html"):
-        raise UnansweredError(f"GET /: its type is {kind[:SHOWN]!r}")
-    parts = _NamedParts(content.decode("utf-8", "replace"))
-    if not parts.scripts:
-        raise UnansweredError(f"GET /: a page without a script: {content[:SHOWN]!r}")
-    size, elsewhere = len(content), 0
-    for name, wanted in list(parts.found.items())[:MOST_PARTS]:
-        path = urljoin("/", name)
-        if not path.startswith("/") or path.startswith("//"):
-            elsewhere += not name.startswith("data:")
-            continue
+    page, size = _Page(content.decode("utf-8", "replace")), len(content)
+    if not kind.startswith("text/html") or "script" not in page.text:
+        raise UnansweredError(
+            f"GET /: no page with a script, but {kind[:SHOWN]}: {content[:SHOWN]!r}"
+        )
+    own = {urljoin("/", name): each for name, each in page.parts.items() if not OTHER.match(name)}
+    for path, wanted in list(own.items())[:MOST_PARTS]:
         kind, content = server.client.page(path, ANSWER)
         if wanted not in kind or not content:
             raise UnansweredError(f"GET {path[:SHOWN]}: {len(content)} bytes of type {kind!r}")
         size += len(content)
-    title = f"{parts.title[:SHOWN]!r}, " if parts.title else ""
-    named = f"{len(parts.found)} scripts and styles, {sizes.shown(size)}"
-    return f"{title}{named}{f', {elsewhere} of other hosts' if elsewhere else ''}"
+    title = f"{page.text['title'][:SHOWN]!r}, " if page.text.get("title") else ""
+    return f"{title}{len(own)} scripts and styles, {sizes.shown(size)}"
 
 
 def answers_two(server: Server) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from builder.core.errors import MIRROR_FIRST, FetchError
 from builder.core.files import link
 from builder.core.log import Log
 from builder.core.platforms import Architecture
-from builder.core.web import Client, WebError, cause, split_url, store, stored
+from builder.core.web import Client, WebError, cause, store, stored
 
 LOCK = "package-lock.json"
 MOST = 20_000  # packages
@@ -31,7 +31,7 @@ CPUS: Mapping[Architecture, str] = {"amd64": "x64", "arm64": "arm64"}
 """Node's names (``process.arch``)."""
 NAME = re.compile(r"(?:@[a-z0-9~][\w.~-]*/)?[A-Za-z0-9~][\w.~-]*")
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]*")
-TO_DO = "build the recipe without the page (ui = false), or take another commit"
+SHA512 = re.compile(r"(?:^|\s)sha512-([A-Za-z0-9+/]{86}==)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,36 +53,33 @@ def read(lock: bytes | None, architecture: Architecture) -> list[LockedPackage]:
 
     Raises ``FetchError`` for a lock that does not pin each of them by a sha512, and for None.
     """
+    faults, found = [] if lock is not None else ["it is not there"], set()
     try:
-        entries = from_json(lock or b"")["packages"]
-    except (ValueError, LookupError, TypeError) as error:
-        why = "it is not there" if lock is None else f"it is no lock of npm 7 or newer: {error}"
-        raise _unusable(why) from error
-    if not isinstance(entries, dict) or len(entries) > MOST:
-        raise _unusable("it has no table of packages, or too many")
-    found, faults = set(), []
-    for path, entry in entries.items():
-        if path == "" or (isinstance(entry, dict) and not _wanted(entry, CPUS[architecture])):
-            continue  # the tree itself, or a package for another machine
-        try:
-            found.add(_package(path, entry))
-        except ValueError as error:
-            faults.append(f"{path[:200]!r}: {error}")
+        entries = from_json(lock or b'{"packages": {}}')["packages"].items()
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        faults, entries = [f"it is no lock of npm 7 or newer: {error}"], ()
+    for path, entry in entries:
+        if path and _wanted(entry, CPUS[architecture]):  # "" is the tree itself
+            try:
+                found.add(_package(path, entry))
+            except ValueError as error:
+                faults.append(f"{path[:200]!r}: {error}")
+    if len(found) > MOST:
+        faults.append(f"it has more than {MOST:,} packages")
     if faults:
-        more = [f"and {len(faults) - 5} more"] if len(faults) > 5 else []
-        raise _unusable("\n".join([*faults[:5], *more]))
+        raise FetchError(
+            f"the {LOCK} of the web page does not pin its packages",
+            "\n".join(faults[:5]),
+            "build the recipe without the page (ui = false), or take another commit",
+        )
     return sorted(found)
 
 
-def _unusable(why: str) -> FetchError:
-    return FetchError(f"the {LOCK} of the web page does not pin its packages", why, TO_DO)
-
-
-def _wanted(entry: Mapping[str, Any], cpu: str) -> bool:
-    """Whether npm installs it here (npm-install-checks); a package in another one's file is not."""
-    here = {"os": "linux", "cpu": cpu, "libc": "glibc"}
-    return not entry.get("inBundle") and all(
-        _fits(entry.get(key), own) for key, own in here.items()
+def _wanted(entry: Any, cpu: str) -> bool:
+    """Whether npm installs it here (npm-install-checks), as a file of its own."""
+    here = {"os": "linux", "cpu": cpu, "libc": "glibc"}.items()
+    return not isinstance(entry, dict) or (
+        not entry.get("inBundle") and all(_fits(entry.get(key), own) for key, own in here)
     )
 
 
@@ -94,29 +91,18 @@ def _fits(names: Any, own: str) -> bool:
 
 def _package(path: str, entry: Any) -> LockedPackage:
     """A package of the lock.  Raises ``ValueError`` where no sha512 of a file pins it."""
-    if not isinstance(entry, dict):
-        raise ValueError("it is no table")  # noqa: TRY004
-    if entry.get("link"):
-        raise ValueError("it is a link to another directory of the tree")
-    url = str(entry.get("resolved", ""))
+    if not isinstance(entry, dict) or entry.get("link"):
+        raise ValueError("it is a link to another directory of the tree, or no table")
+    url, version = str(entry.get("resolved", "")), str(entry.get("version", ""))
     if url and not url.startswith("https://"):
         raise ValueError(f"it is not fetched with https: {url[:200]}")
     name = str(entry.get("name") or path.rpartition("node_modules/")[2])
-    version = str(entry.get("version", ""))
     if not NAME.fullmatch(name) or not VERSION.fullmatch(version):
         raise ValueError("it has no valid name and version")
-    digests = [
-        word.removeprefix("sha512-").partition("?")[0]
-        for word in str(entry.get("integrity", "")).split()
-        if word.startswith("sha512-")
-    ]
-    try:
-        sha512 = base64.b64decode(digests[0], validate=True).hex() if digests else ""
-    except ValueError:
-        sha512 = ""
-    if len(sha512) != 128:
+    digest = SHA512.search(str(entry.get("integrity", "")))
+    if digest is None:
         raise ValueError("it has no sha512 in `integrity`")
-    return LockedPackage(name, version, sha512, url)
+    return LockedPackage(name, version, base64.b64decode(digest[1]).hex(), url)
 
 
 def fetch(
@@ -128,17 +114,16 @@ def fetch(
     lock names, and where one is not in the cache and ``offline``.
     """
     missing = [each for each in packages if stored(each.place(cache)) is None]
-    if not missing:
-        return
-    if offline:
+    if missing and offline:
         some = ", ".join(f"{each.name} {each.version}" for each in missing[:3])
         what = f"{len(missing)} packages of the web page are not in the cache: {some}"
         raise FetchError(what, "--offline fetches nothing", MIRROR_FIRST)
-    log(f"fetching {len(missing)} of {len(packages)} packages of the web page")
+    if missing:
+        log(f"fetching {len(missing)} of {len(packages)} packages of the web page")
     registry, client = configured_registry(), Client()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         waiting = [
-            pool.submit(copy_context().run, _fetch, client, registry, each, cache)
+            pool.submit(copy_context().run, _fetch, client, registry, each, each.place(cache))
             for each in missing
         ]
         try:
@@ -148,24 +133,19 @@ def fetch(
             pool.shutdown(cancel_futures=True)
 
 
-def _fetch(client: Client, registry: str, package: LockedPackage, cache: Path) -> None:
+def _fetch(client: Client, registry: str, package: LockedPackage, folder: Path) -> None:
     file = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
     usual = f"/{package.name}/-/{file}"  # so registries name the file of a version
-    if registry and (not package.url or package.url.endswith(usual)):
-        url, own = f"{registry}{usual}", True
-    else:
-        url, own = package.url, False
-    what = f"cannot fetch {package.name} {package.version}, a package of the web page"
-    if not url:
-        why = "its lock names no registry, and none is set"
-        raise FetchError(what, why, "set npm_config_registry to the address of one")
+    own = registry and (not package.url or package.url.endswith(usual))
+    url = f"{registry}{usual}" if own else package.url
     try:
-        split_url(url)
-        folder = package.place(cache)
         store(client, url, file, package.sha512, folder, outward=not own)
     except WebError as error:
-        hint = "try again; npm_config_registry names another registry"
-        raise FetchError(what, cause(error), hint) from error
+        raise FetchError(
+            f"cannot fetch {package.name} {package.version}, a package of the web page",
+            cause(error) if url else "its lock names no registry, and npm has none configured",
+            "try again; npm_config_registry names another registry",
+        ) from error
 
 
 def configured_registry() -> str:
@@ -180,13 +160,12 @@ def configured_registry() -> str:
     return named.rstrip("/")
 
 
-def lay_out(packages: Iterable[LockedPackage], cache: Path, folder: Path) -> Path:
+def lay_out(packages: Sequence[LockedPackage], cache: Path, folder: Path) -> Path:
     """Write the packages, which are in the cache, to the new directory ``folder`` as npm keeps
     them: cacache, ``content-v2``."""
     for digest, package in {each.sha512: each for each in packages}.items():
         place = folder / "_cacache/content-v2/sha512" / digest[:2] / digest[2:4] / digest[4:]
         place.parent.mkdir(parents=True, exist_ok=True)
-        file = stored(package.place(cache))
-        if file is not None:
+        if (file := stored(package.place(cache))) is not None:
             link(file, place)
     return folder

@@ -19,17 +19,16 @@ from pathlib import Path
 
 WORK = Path("/page-work")
 CLOCK = """\
-const now = Number(process.env.SOURCE_DATE_EPOCH) * 1000;
-const Real = Date;
-globalThis.Date = class Date extends Real {
-    constructor(...given) { given.length ? super(...given) : super(now); }
-    static now() { return now; }
-};
+const now = Number(process.env.SOURCE_DATE_EPOCH) * 1000, Real = Date;
+Real.now = () => now;
+globalThis.Date = Real.prototype.constructor = new Proxy(Real, {
+    construct: (_, given, made) => Reflect.construct(Real, given.length ? given : [now], made),
+    apply: () => new Real(now).toString(),
+});
 """
 NPM = {
     "npm_config_cache": f"{WORK}/cache",
     "npm_config_offline": "true",
-    "npm_config_ignore_scripts": "true",
     "npm_config_audit": "false",
     "npm_config_fund": "false",
     "npm_config_update_notifier": "false",
@@ -49,11 +48,9 @@ def main(source: str, target: str) -> None:
         (node / "bin" / name).symlink_to(f"../lib/node_modules/npm/bin/{name}-cli.js")
         (node / f"lib/node_modules/npm/bin/{name}-cli.js").chmod(0o755)
     page, clock = WORK / "page", WORK / "clock.cjs"
-    shutil.copytree(
-        source,
-        page,
-        ignore=lambda folder, _: {"node_modules", "dist"} if folder == source else set(),
-    )
+    shutil.copytree(source, page, symlinks=True)
+    for made in ("dist", "node_modules"):
+        shutil.rmtree(page / made, ignore_errors=True)
     # npm's cache is written to; its files are links to what is mounted.
     shutil.copytree("/page-packages", WORK / "cache", copy_function=os.symlink)
     clock.write_text(CLOCK)
@@ -64,13 +61,19 @@ def main(source: str, target: str) -> None:
         "PATH": f"{node}/bin:{os.environ['PATH']}",
         "CI": "true",
     }
-    subprocess.run(["npm", "ci"], cwd=page, env=environment, check=True)
-    environment["NODE_OPTIONS"] = f"--require={clock}"
-    subprocess.run(["npm", "run", "build"], cwd=page, env=environment, check=True)
+    run(["npm", "ci", "--ignore-scripts"], page, environment)
+    run(["npm", "run", "build"], page, {**environment, "NODE_OPTIONS": f"--require={clock}"})
     if not (page / "dist/index.html").is_file():
         sys.exit("error: `npm run build` wrote no dist/index.html")
     shutil.move(page / "dist", target)
     shutil.rmtree(WORK)
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    """Run a command; end where it fails."""
+    status = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+    if status:
+        sys.exit(f"error: `{' '.join(command)}` of the web page ended with exit status {status}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,11 @@ from support import npm
 from support.environment import SHARED_CACHE
 from support.upstreams import Upstream
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("llama")]
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.xdist_group("llama"),
+    pytest.mark.usefixtures("devel"),
+]
 
 RECIPE = """
 engine  = "paged"
@@ -73,8 +77,7 @@ def built(context: BuildContext, target: Path, *options: str) -> tuple[dict[str,
     command = ["docker", "buildx", "build", "--target=page", *words, *context.arguments("image")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    page = target / "page"
-    return {each.name: each.read_bytes() for each in page.iterdir()}, done.stderr
+    return {each.name: each.read_bytes() for each in target.iterdir()}, done.stderr
 
 
 def test_two_builds_of_a_page_have_the_same_bytes(
@@ -82,8 +85,8 @@ def test_two_builds_of_a_page_have_the_same_bytes(
 ) -> None:
     first, key = gathered(catalog, upstream, tmp_path / "one")
     registry.files.clear()  # the second has its packages from the cache
-    page, _ = built(first, tmp_path / "a", "--no-cache-filter=page")
-    again, _ = built(first, tmp_path / "b", "--no-cache-filter=page")
+    page, _ = built(first, tmp_path / "a", "--no-cache-filter=npm")
+    again, _ = built(first, tmp_path / "b", "--no-cache-filter=npm")
     assert again == page
     assert {*page} == {"index.html", "bundle.js"}
     milliseconds, day = first.epoch * 1000, first.created[:19]
@@ -95,7 +98,7 @@ def test_two_builds_of_a_page_have_the_same_bytes(
     assert other != key
     same, progress = built(second, tmp_path / "c")
     assert same == page
-    assert re.search(r"#(\d+) \[page [^]]*\] RUN [^\n]*\n#\1 CACHED", progress), progress
+    assert re.search(r"#(\d+) \[npm [^]]*\] RUN [^\n]*\n#\1 CACHED", progress), progress
 
 
 def test_a_package_with_other_bytes_than_the_lock_names_is_no_part_of_a_page(

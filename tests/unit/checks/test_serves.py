@@ -41,7 +41,8 @@ def test_what_a_server_answers_is_short_and_printable(answered: bytes, passed: b
 
 PAGE = """<html><head><link rel="icon" href="favicon.ico"><link href="./b.css" rel="stylesheet">
 <link rel="modulepreload" href="./_app/b.js"></head><body><script>
-import("./_app/b.js").then((app) => app.start()); import('/_app/late.js')</script></body></html>"""
+import("./_app/b.js").then((app) => app.start()); import('/_app/late.js');
+worker = "import('${url}')"</script></body></html>"""
 WHOLE = {
     "/": ("text/html; charset=utf-8", PAGE),
     "/b.css": ("text/css", "p {}"),
@@ -70,10 +71,14 @@ class Site(Quiet):
     [
         (WHOLE, True, "3 scripts and styles"),
         ({"/": ("text/html", "<title>a page</title><script>0</script>")}, True, "'a page', 0"),
-        ({"/": ("text/html", '<script src="https://x.invalid/x.js">')}, True, "1 of other hosts"),
+        (
+            {"/": ("text/html", '<script src="https://x.invalid/x.js">')},
+            True,
+            "0 scripts and styles",
+        ),
         ({}, False, "status 404"),
-        ({"/": ("text/plain", PAGE)}, False, "its type is 'text/plain'"),
-        ({"/": ("text/html", "<p>disabled</p>")}, False, "a page without a script"),
+        ({"/": ("text/plain", PAGE)}, False, "but text/plain"),
+        ({"/": ("text/html", "<p>disabled</p>")}, False, "no page with a script"),
         ({**WHOLE, "/b.css": ("text/html", PAGE)}, False, "GET /b.css"),
         ({**WHOLE, "/_app/b.js": ("application/javascript", "")}, False, "GET /_app/b.js: 0 bytes"),
         ({key: WHOLE[key] for key in WHOLE if "late" not in key}, False, "GET /_app/late.js"),

@@ -102,6 +102,17 @@ def test_the_address_in_a_lock_never_leads_to_this_machine(
     assert "this machine" in caught.value.why
 
 
+def test_without_any_registry_it_says_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPM_CONFIG_USERCONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("npm_config_registry", raising=False)
+    with pytest.raises(FetchError) as caught:
+        fetched(lock({"one": entry("one", "1.0.0", ONE, resolved="")}), tmp_path)
+    assert "no registry" in caught.value.why
+    assert "npm_config_registry" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("of", "taken"),
     [
@@ -151,7 +162,7 @@ def test_a_package_that_the_lock_does_not_pin_is_refused(what: dict[str, Any], w
         (None, "not there"),
         (b"{", "no lock of npm 7"),
         (json.dumps({"lockfileVersion": 1, "dependencies": {}}).encode(), "no lock of npm 7"),
-        (b'{"packages": []}', "no table of packages"),
+        (b'{"packages": []}', "no lock of npm 7"),
         (b'{"packages": {"node_modules/x": 1}}', "no table"),
     ],
 )
