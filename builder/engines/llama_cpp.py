@@ -106,6 +106,8 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     made = "\n".join(texts[path] for path in lists)
     targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
     _require_buildable(tree, targets, texts)
+    llama = [_number(tree), _page(tree)]
+    llama += [Line("cpu_variants", value=True)] if FEATURES in tree.paths else []
     probes: list[DraftTable] = []
     for option, values in (
         ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
@@ -118,7 +120,7 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
         BASE,
         {
             "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
-            "llama": [DraftTable("[llama]", [_number(tree), _page(tree), *_variants(tree)])],
+            "llama": [DraftTable("[llama]", llama)],
             "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
             "build": [DraftTable("[build]", [Line("disk", DISK)])],
             "probe": probes,
@@ -209,11 +211,6 @@ def _page(tree: ReadableTree) -> Line:
 
 def _page_files(folder: str) -> tuple[str, str]:
     return f"{folder}/package.json", f"{folder}/package-lock.json"
-
-
-def _variants(tree: ReadableTree) -> list[Line]:
-    found = FEATURES in tree.paths
-    return [Line("cpu_variants", value=True)] if found else []
 
 
 def _drafters(options: str, drafters: str) -> list[str]:
