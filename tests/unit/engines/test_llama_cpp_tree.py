@@ -49,6 +49,7 @@ class Tree:
 
     changed: Mapping[str, str | None]
     name: str = "v0.2.0"
+    commit: str = ""
 
     @property
     def files(self) -> dict[str, str]:

@@ -84,7 +84,8 @@ def farm(catalog: Path, tmp_path: Path) -> Farm:
 def sdist() -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as made:
-        for name in ("pkg-1/a.c", "pkg-1/vendor/part/a.c", "pkg-1/vendor/part/.gitignore"):
+        files = ("a.c", "vendor/part/a.c", "vendor/part/.gitignore", "vendor/part/.git")
+        for name in (f"pkg-1/{file}" for file in files):
             content = b"*\n" if name.endswith("ignore") else TEXT
             info = tarfile.TarInfo(name)
             info.size = len(content)
