@@ -30,10 +30,15 @@ group = typer.Typer(
 
 @group.command()
 def new(
-    url: str = argument("URL", "Git repository; git's own configuration may rewrite it."),
+    url: str = argument(
+        "URL",
+        "Git repository; git's own configuration may rewrite it. Or an sdist of PyPI: "
+        "pypi:PROJECT==RELEASE.",
+    ),
     ref: str | None = option(
         "--ref REF", "Tag, branch or commit. Default: the newest tag, else the default branch."
     ),
+    root: str | None = option("--root DIRECTORY", "Directory of the source in an sdist."),
     like: str | None = option(
         "--like RECIPE", "Take family, base, CMake definitions and image settings from this recipe."
     ),
@@ -53,7 +58,7 @@ def new(
     force: bool = flag("--force", "Replace the recipe of that name if there is one."),
     dry_run: options.DryRunOption = False,
 ) -> None:
-    """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
+    """Write a recipe for a tree: a fork of llama.cpp, or an engine like another recipe's.
 
     It passes `builder recipe check` before it is written; with it come its lock files and, in a
     checkout, what the farm's tests compare. A tree that no family recognizes needs --like.
@@ -62,10 +67,10 @@ def new(
 
     recipes = catalog_at(catalog)
     wish = new_recipe.Wish(
-        url=url, ref=ref, like=like, name=name, summary=about, license=license_id
+        url=url, ref=ref, root=root, like=like, name=name, summary=about, license=license_id
     )
     with open_session(recipes) as session:
-        found = new_recipe.draft(recipes, wish, session.repositories)
+        found = new_recipe.draft(recipes, wish, session.repositories, session.context.work)
     for each in new_recipe.lines(found):
         log(each)
     if dry_run:

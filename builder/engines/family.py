@@ -31,11 +31,15 @@ def is_lfs_pointer(text: str) -> bool:
 
 
 class ReadableTree(Protocol):
-    """A commit of a repository, as a family reads it to write a recipe."""
+    """A source as a family reads it to write a recipe: a commit, or a tree of an sdist."""
 
     @property
     def name(self) -> str:
-        """The tag or the branch that names it, else the commit."""
+        """The tag, the branch or the release that names it, else the commit."""
+
+    @property
+    def commit(self) -> str:
+        """Its commit; empty: not known."""
 
     @property
     def paths(self) -> frozenset[str]:
@@ -44,8 +48,8 @@ class ReadableTree(Protocol):
     def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
         """The texts of the files that exist."""
 
-    def commits(self) -> int:
-        """The number of commits in its history."""
+    def commits(self) -> int | None:
+        """The number of commits in its history; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Draft:
     def values(self) -> Mapping[str, Sequence[str]]:
         """The values of the options that it probes, as far as the tree shows them."""
         probes = [{line.key: line.value for line in each.lines} for each in self.tables["probe"]]
-        return {probe["option"]: probe["has"] for probe in probes}
+        return {probe["option"]: probe["has"] for probe in probes if "option" in probe}
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ SWITCHES = ("GGML_CUDA", "GGML_CUDA_NO_VMM")
 FEATURES = "ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp"
 """What chooses among the variants of the CPU code; ik_llama.cpp has none."""
 NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
+VERSION_PARTS = ("MAJOR", "MINOR", "PATCH")
 
 FORK = f'Read from {OPTIONS}. Add [[probe]] option = "--NAME" for an option of this fork alone.'
 
@@ -106,16 +107,17 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     made = "\n".join(texts[path] for path in lists)
     targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
     _require_buildable(tree, targets, texts)
-    llama = [_number(tree), _page(tree)]
+    llama = [*_number(tree), _page(tree)]
     llama += [Line("cpu_variants", value=True)] if FEATURES in tree.paths else []
-    probes: list[DraftTable] = []
+    probes: list[DraftTable] = _version_probe(tree.name, texts["CMakeLists.txt"])
     for option, values in (
         ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
         ("--cache-type-k", _cache_types(texts[OPTIONS], texts[TYPES])),
     ):
         if values:
             lines = [Line("option", option), Line("has", values)]
-            probes.append(DraftTable("[[probe]]", lines, "" if probes else FORK))
+            read = any(each.comment for each in probes)
+            probes.append(DraftTable("[[probe]]", lines, "" if read else FORK))
     return Draft(
         BASE,
         {
@@ -132,6 +134,16 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
             for name in re.findall(r'"([^"]+)"', found[1])
         ),
     )
+
+
+def _version_probe(name: str, cmake: str) -> list[DraftTable]:
+    """The probe of a release's number in ``--version``, where the tree's cmake has that number."""
+    own = [re.search(rf"set\(LLAMA_VERSION_{part}\s+(\d+)\)", cmake) for part in VERSION_PARTS]
+    number = ".".join(each[1] if each else "" for each in own)
+    if RELEASE.fullmatch(name) is None or number != name.removeprefix("v"):
+        return []
+    lines = [Line("run", [SERVER, "--version"]), Line("contains", [f"version: {number} (build"])]
+    return [DraftTable("[[probe]]", lines)]
 
 
 def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[str, str]) -> None:
@@ -159,7 +171,7 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
         raise RecipeError(
             "the tree is one of llama.cpp's, but no recipe can be written for it",
             "\n".join(reasons),
-            "take another commit with --ref, or write a recipe by hand: docs/recipes.md",
+            "take another commit or release, or write a recipe by hand: docs/recipes.md",
         )
 
 
@@ -182,10 +194,14 @@ def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
     )
 
 
-def _number(tree: ReadableTree) -> Line:
+def _number(tree: ReadableTree) -> list[Line]:
+    """Build number and commit of ``--version``; without a history the commit alone, if known."""
     count, named = tree.commits(), re.match(r"(?:.*-)?b([0-9]+)(?![0-9.])", tree.name)
+    if count is None:
+        why = "the sdist has the commit object of this tree"
+        return [Line("build_commit", tree.commit[:COMMIT_DIGITS], why)] if tree.commit else []
     other = named is not None and int(named[1]) != count
-    return Line("build_number", count, f"the commits up to {tree.name}" if other else "")
+    return [Line("build_number", count, f"the commits up to {tree.name}" if other else "")]
 
 
 def _page(tree: ReadableTree) -> Line:

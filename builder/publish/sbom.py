@@ -297,9 +297,10 @@ def engine_of(plan: Plan) -> Part:
                 origin=at_commit(url, commit),
                 properties={**common.properties, **left_out, **elsewhere},
             )
-        case PypiFile(file=file):
+        case PypiFile(file=file, root=root):
             purl = python_purl(file.name, file.version)
-            return replace(common, purl=purl, digest={"sha256": file.sha256})
+            part = {} if root == "." else {"builder:root": root}
+            return replace(common, purl=purl, digest={"sha256": file.sha256}, properties=part)
         case LocalTree(identity=identity):
             return replace(
                 common,

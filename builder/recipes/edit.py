@@ -132,17 +132,26 @@ def _with_ref(text: str, ref: str) -> str:
     return tomlkit.dumps(document)
 
 
-def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) -> str:
-    """A recipe's text with its source at another release of PyPI.
+def released(
+    text: str, recipe: Recipe, source: PypiSource, file: PinnedFile, commit: str = ""
+) -> str:
+    """A recipe's text with its source at another release of PyPI, whose tree is a ``commit``'s.
 
-    A version or a tag of the image that is the old release's becomes the new one's.
+    A version or a tag of the image that is the old release's, or the start of the old commit,
+    becomes the new one's.  Where the commit is not known, the recipe has none.
     """
     changes: dict[Keys, Any] = {
         ("source", "version"): file.version,
         ("source", "sha256"): file.sha256,
     }
-    old = source.version
-    changes |= {path: file.version for path, name in _names(recipe).items() if name == old}
+    old, known = source.version, recipe.llama.build_commit if recipe.llama else None
+    if known is not None:
+        changes["llama", "build_commit"] = commit[: len(known)] or None
+    for path, name in _names(recipe).items():
+        if name == old:
+            changes[path] = file.version
+        elif known is not None and len(name) >= SHORT_COMMIT and known.startswith(name):
+            changes[path] = commit[: len(name)] or file.version
     return edited(text, _with_locks(recipe, changes))
 
 

@@ -43,9 +43,9 @@ from builder.plan.inputs import (
 from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
-from builder.sources import apt, npm, pypi
+from builder.sources import apt, git, npm, pypi
 from builder.sources.git import EMPTY_TREE, NoTreeError
-from builder.sources.mirrors import Repositories
+from builder.sources.mirrors import Repositories, submodule_urls
 from builder.sources.patches import PatchContext, apply_all, pieces
 
 # A source as a tree: of git's objects if it is patched or pinned by commit, else of files.
@@ -128,22 +128,86 @@ def _unpack(
         if inputs.identity(target) != source.identity:
             raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
         return
-    (archive,) = pypi.fetch([source.file], cache, log, offline=offline)
     folder = target.with_name(f"{target.name}-unpacked")
     try:
-        archives.unpack(archive, folder, texts_only=source.texts_only)
-        top = folder
-        if not archive.name.endswith(".whl"):
-            inside = [path for path in folder.iterdir() if path.is_dir()]
-            if len(inside) != 1:
-                why = "it has no single top directory"
-                raise FetchError(f"{archive.name} is not an sdist", why)
-            top = inside[0]
-        archives.subdirectory_of(top, source.root, archive.name).rename(target)
+        _, part = _unpacked(source, cache, folder, log, offline=offline)
+        part.rename(target)
         if (link := target / ".git").is_file():  # of a submodule: it leads out of the tree
             link.unlink()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unpacked(
+    source: PypiFile, cache: Path, folder: Path, log: Log, *, offline: bool
+) -> tuple[Path, Path]:
+    """A file of PyPI, unpacked into the new ``folder``: its top directory, and the source in it."""
+    (archive,) = pypi.fetch([source.file], cache, log, offline=offline)
+    archives.unpack(archive, folder, texts_only=source.texts_only)
+    top = folder
+    if not archive.name.endswith(".whl"):
+        inside = [path for path in folder.iterdir() if path.is_dir()]
+        if len(inside) != 1:
+            raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
+        top = inside[0]
+    return top, archives.subdirectory_of(top, source.root, archive.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Vendored:
+    """The source in an sdist as a tree of the scratch repository, and what the sdist says of it.
+
+    ``url`` is the submodule's in the sdist's .gitmodules.  ``commit`` is the one whose tree this
+    is, by the commit object that the sdist contains.  Empty: the sdist does not say it.
+    """
+
+    tree: str
+    url: str
+    commit: str
+
+
+def vendored(source: PypiFile, repositories: Repositories, work: Path) -> Vendored:
+    """The source in an sdist, which is fetched whole; ``work`` is a directory.
+
+    Raises ``FetchError``.
+    """
+    scratch, log, offline = repositories.scratch, repositories.log, repositories.offline
+    folder = work / f"sdist-{source.file.sha256}"
+    try:
+        top, part = _unpacked(source, repositories.cache, folder, log, offline=offline)
+        modules = folder / "modules"
+        modules.mkdir()
+        if (top / ".gitmodules").is_file():
+            shutil.copyfile(top / ".gitmodules", modules / ".gitmodules")
+        url = submodule_urls(scratch, scratch.tree_from(modules)).get(source.root, "")
+        tree = scratch.tree_from(part)
+        return Vendored(tree, url.removesuffix(".git"), _commit_of(part, top, tree, scratch))
+    except NoTreeError as error:
+        hint = "name the directory of the source in it: root"
+        raise FetchError(f"{source.root} of the sdist is no tree", str(error), hint) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _commit_of(part: Path, top: Path, tree: str, scratch: git.Scratch) -> str:
+    """The commit of a tree, by the repository of the submodule in an sdist."""
+    link = part / ".git"
+    text = link.read_text("utf-8", "replace") if link.is_file() else ""
+    folder = (part / text.removeprefix("gitdir:").strip()).resolve()
+    head = folder / "HEAD"
+    if not folder.is_relative_to(top.resolve()) or not head.is_file():
+        return ""
+    commit = head.read_text("utf-8", "replace").strip()
+    if not git.COMMIT.fullmatch(commit):
+        return ""
+    there = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(folder / "objects")}
+    try:
+        content, _ = git.run(scratch.folder, "cat-file", "commit", commit, environment=there)
+    except git.GitError:
+        return ""
+    named = hashlib.sha1(b"commit %d\0" % len(content) + content, usedforsecurity=False)
+    whole = named.hexdigest() == commit and content.startswith(f"tree {tree}\n".encode())
+    return commit if whole else ""
 
 
 # The overlay of a patched tree: only the files that changed, and the hash of each old one.

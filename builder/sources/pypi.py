@@ -210,16 +210,34 @@ def find_release(file: PinnedFile, version: str | None, python: str) -> IndexFil
     sdist.  Raises ``FetchError`` where the index does not answer, or has none.
     """
     kind, offered = _of_kind(_Index().page(file.name, file.version), file)
+    return _release(file.name, kind, offered, version, python)
+
+
+def find_sdist(name: str, version: str | None) -> IndexFile:
+    """The sdist of a release, or of the newest.  Raises like ``find_release``."""
+    packages = _Index().page(name, version or "").packages
+    sdists = [package for package in packages if package.package_type == "sdist"]
+    return _release(name, "sdist", sdists, version, "")
+
+
+def _release(
+    name: str,
+    kind: str | None,
+    offered: Sequence[DistributionPackage],
+    version: str | None,
+    python: str,
+) -> IndexFile:
     finals = _finals(offered)
     wanted = version or (finals[max(finals)][0].version if finals else None)
     of_version = [each for each in offered if each.version == wanted and _digest_of(each)]
     best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
     if best is None or wanted is None:
+        where = " for linux x86_64" if kind == "wheel" else ""
         raise GoneError(
-            f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
-            hint=f"`pip index versions {file.name}` lists the versions",
+            f"the package index has no {kind} of {name} {wanted or ''}".rstrip() + where,
+            hint=f"`pip index versions {name}` lists the versions",
         )
-    return IndexFile(file.name, wanted, _digest_of(best))
+    return _found(name, best)
 
 
 def newer_releases(file: PinnedFile) -> list[IndexFile]:

@@ -1,4 +1,6 @@
-"""Writes the recipe of a git repository, from its tree and from the family that recognizes it.
+"""Writes the recipe of a source, from its tree and from the family that recognizes it.
+
+A source is a commit of a git repository, or a tree in an sdist of PyPI.
 
 Nothing is invented: a value that the tree does not decide is left out, or it is an error that names
 the option for it.
@@ -25,6 +27,7 @@ from builder.engines.families import ENGINES
 from builder.engines.family import Draft
 from builder.engines.layout import LAYOUT
 from builder.plan import explain
+from builder.plan.inputs import PypiFile
 from builder.plan.resolver import Resolver
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, CatalogFile, locks_of, parse, read_text
@@ -32,8 +35,8 @@ from builder.recipes.draft import DraftTable, Line, lines_of, text
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
-from builder.recipes.schema import Cuda, GitSource, PathSource, Recipe
-from builder.sources import git
+from builder.recipes.schema import Cuda, GitSource, InstalledSource, PypiSource, Recipe
+from builder.sources import gather, git, pypi
 from builder.sources.mirrors import Repositories
 from builder.upstream import track
 from builder.upstream.track import ChosenCommit, SourceTree, chosen
@@ -197,6 +200,7 @@ ORDER = (
 OF_LIKE = ("cmake", "build")
 """Tables that a recipe to be like decides, whatever the tree suggests."""
 PAGE = "docs/recipes.md"
+OF_PYPI = "pypi:"
 PAGE_OF_REF = re.compile(r"(https?://.+?)/(?:-/)?(?:tree|commit|releases/tag)/([^?#]+)")
 
 
@@ -205,7 +209,10 @@ class Wish:
     """The user's options for a new recipe; None: the repository decides."""
 
     url: str
+    """Of a git repository; or ``pypi:PROJECT``, ``pypi:PROJECT==RELEASE``."""
     ref: str | None = None
+    root: str | None = None
+    """Directory of the source in an sdist."""
     like: str | None = None
     """Name of a recipe whose settings are taken over."""
     name: str | None = None
@@ -229,24 +236,22 @@ class NewRecipe:
     """The lock files of the recipe that it is like, and the recipe's own copies of them."""
 
 
-def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe:
-    """The recipe of a repository.
+def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) -> NewRecipe:
+    """The recipe of a source; ``work`` is a directory.
 
-    Raises ``FetchError`` for a repository that does not answer or lacks the ref, ``RecipeError``
-    where the recipe would not be valid: no family knows the tree, the license is not known, the
-    recipe to be like does not fit.
+    Raises ``FetchError`` for a repository or an index that does not answer or lacks the ref,
+    ``RecipeError`` where the recipe would not be valid: no family knows the tree, the license is
+    not known, the recipe to be like does not fit.
     """
-    url = checked_url(git.checked_url(wish.url))
-    if page := PAGE_OF_REF.fullmatch(url):
-        raise RecipeError(
-            f"{url} is a page of a repository, not the repository",
-            hint=f"`{PROGRAM} recipe new {page[1]} --ref {page[2]}`",
-        )
     like = _like(catalog, wish.like)
-    commit = chosen(url, wish.ref and checked_ref(wish.ref), repositories)
-    tree = SourceTree(url, commit.target, repositories)
+    if wish.url.startswith(OF_PYPI):
+        tree, commit = _of_release(wish, repositories, work)
+    else:
+        tree, commit = _of_repository(wish, repositories)
+    url = tree.url
     family, read = _family(tree, like)
-    engine, version = _names(catalog, tree, wish.name, like)
+    place = url or wish.root or wish.url
+    engine, version = _names(catalog, tree, place, wish.name, like)
     own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
     repository = next((each for name, each in own if name == engine), engine)
     foreign = _foreign_definitions(like, tree) if like else frozenset[str]()
@@ -257,7 +262,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     head = [
         Line("engine", engine),
         Line("version", version),
-        _summary(catalog, tree, wish.summary),
+        _summary(catalog, tree, place, wish.summary),
         Line("license", wish.license or _license(tree)),
         *([Line("url", url)] if url.startswith("http") else []),
         Line("family", family),
@@ -269,7 +274,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
             DraftTable(
                 "", head, f"Written by `builder recipe new` from {_named(tree)}: not built yet."
             ),
-            _source(tree, like),
+            _source(tree, like, wish.root or "."),
             _track(tree),
             *(table for name in ORDER for table in tables.get(name, ())),
         ]
@@ -287,6 +292,42 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
         (each for name in (engine, repository) for each in _others(catalog, url, name)), ""
     )
     return NewRecipe(file, written, recipe, commit, left_out, shared, locks)
+
+
+def _of_repository(wish: Wish, repositories: Repositories) -> tuple[SourceTree, ChosenCommit]:
+    url = checked_url(git.checked_url(wish.url))
+    if page := PAGE_OF_REF.fullmatch(url):
+        raise RecipeError(
+            f"{url} is a page of a repository, not the repository",
+            hint=f"`{PROGRAM} recipe new {page[1]} --ref {page[2]}`",
+        )
+    if wish.root is not None:
+        raise RecipeError(
+            f"--root {wish.root} is a directory of an sdist, and {url} is a repository",
+            hint=f"`{PROGRAM} recipe new {OF_PYPI}PROJECT==RELEASE --root {wish.root}`",
+        )
+    found = chosen(url, wish.ref and checked_ref(wish.ref), repositories)
+    return SourceTree(url, found.target, repositories), found
+
+
+def _of_release(
+    wish: Wish, repositories: Repositories, work: Path
+) -> tuple[SourceTree, ChosenCommit]:
+    project, _, release = wish.url.removeprefix(OF_PYPI).partition("==")
+    if wish.ref is not None or not re.fullmatch(r"[\w.-]+", project):
+        raise RecipeError(
+            f"{wish.url} with --ref {wish.ref}" if wish.ref else f"{wish.url} names no project",
+            hint=f"name project and release of PyPI: {OF_PYPI}PROJECT==RELEASE",
+        )
+    file = pypi.find_sdist(project, release or None)
+    root = wish.root or "."
+    found = gather.vendored(PypiFile(file, root), repositories, work)
+    target = NamedCommit(file.version, found.commit, "release", file)
+    place = f"{root} of {project} {file.version}" + (f", of {file.day}" if file.day else "")
+    what = f"commit {found.commit}" if found.commit else "of a commit that the sdist does not tell"
+    about = f"{place}, is {what}" + (f" of {found.url}" if found.url else "")
+    url = found.url if found.url.startswith("https://") else ""
+    return SourceTree(url, target, repositories, found.tree), ChosenCommit(target, about)
 
 
 def write(new: NewRecipe, root: Path) -> Iterator[Path]:
@@ -319,9 +360,10 @@ def _like(catalog: Catalog, name: str | None) -> Recipe | None:
     if name is None:
         return None
     recipe = catalog.engine(name).recipe
-    if not isinstance(recipe.source, GitSource | PathSource):
+    whole = isinstance(recipe.source, PypiSource) and recipe.source.root == "."
+    if whole or isinstance(recipe.source, InstalledSource):
         raise RecipeError(
-            f"a recipe for a git repository cannot be like {recipe.name}",
+            f"a recipe for a tree cannot be like {recipe.name}",
             f"the family {recipe.family} builds it from a package",
             f"`builder pin update {recipe.name} --to RELEASE` makes it another release",
         )
@@ -368,15 +410,15 @@ def _tables(
 
 
 def _names(
-    catalog: Catalog, tree: SourceTree, given: str | None, like: Recipe | None
+    catalog: Catalog, tree: SourceTree, place: str, given: str | None, like: Recipe | None
 ) -> tuple[str, str]:
     version = default_version(tree.target)
     known = [name for name, _ in _own_names(catalog, tree.url)]
-    engine = like.engine if like and like.engine in known else _engine(catalog, tree.url, known)
+    engine = like.engine if like and like.engine in known else _engine(catalog, place, known)
     if given is None:
         if not engine:
             raise RecipeError(
-                f"{tree.url} has the name of another engine of the catalog",
+                f"{place} has the name of another engine of the catalog",
                 hint="give it a name of its own: --name ENGINE-VERSION",
             )
         return engine, version
@@ -438,13 +480,15 @@ def _same(url: str, other: str) -> bool:
 
 def _named(tree: SourceTree) -> str:
     target = tree.target
+    if target.file is not None:
+        return f"{target.file.name} {target.file.version}"
     return f"commit {target.commit[:9]}" if target.kind == "commit" else f"{target.name}"
 
 
-def _summary(catalog: Catalog, tree: SourceTree, given: str | None) -> Line:
+def _summary(catalog: Catalog, tree: SourceTree, place: str, given: str | None) -> Line:
     if given is not None:
         return Line("summary", given)
-    place = urlsplit(tree.url).path.strip("/").removesuffix(".git")
+    place = urlsplit(place).path.strip("/").removesuffix(".git")
     files = sorted(path for path in tree.paths if README_FILE.fullmatch(path))
     for path, readme in tree.texts(files[:1]).items():
         found = HEADING.search(FENCED.sub("", readme))
@@ -475,8 +519,11 @@ def _license(tree: SourceTree) -> str:
     )
 
 
-def _source(tree: SourceTree, like: Recipe | None) -> DraftTable:
+def _source(tree: SourceTree, like: Recipe | None, root: str) -> DraftTable:
     target = tree.target
+    if (file := target.file) is not None:
+        of_file = {"pypi": file.name, "version": file.version, "sha256": file.sha256}
+        return DraftTable("[source]", lines_of(of_file | ({} if root == "." else {"root": root})))
     lines = [Line("git", tree.url)]
     lines += [] if target.kind == "commit" else [Line("ref", target.name)]
     lines.append(Line("commit", target.commit))
@@ -511,10 +558,9 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe 
     """The recipe; raises ``RecipeError`` if a check fails, or the tree lacks a named part."""
     recipe, problems = parse(new.text, new.file, Recipe)
     if recipe is not None:
-        scratch, commit = tree.repositories.scratch, tree.target.commit
         absent = [
-            *absent_submodules(recipe, scratch, commit),
-            *absent_paths(recipe, scratch, commit),
+            *absent_submodules(recipe, tree),
+            *absent_paths(recipe, tree),
             *(_lacking(recipe, tree) if like else ()),
         ]
         problems = tuple(new.problem(path, message) for path, message in absent)
@@ -535,6 +581,8 @@ def lines(new: NewRecipe) -> Iterator[str]:
     if isinstance(source, GitSource):
         how = f": {new.found.how}" if new.found.how else ""
         yield f"commit {source.commit}{how}"
+    else:
+        yield new.found.how
     if new.found.others:
         yield f"other tags: {', '.join(new.found.others)}; --ref TAG takes one of them"
     if new.shared:
@@ -594,9 +642,12 @@ LONGEST_SUMMARY = 200
 
 
 def default_version(target: NamedCommit) -> str:
-    """The version of a recipe: a tag without its v, else the start of the commit."""
+    """The version of a recipe: a tag without its v, else the start of the commit.
+
+    A release of PyPI whose commit is not known has its own.
+    """
     if target.kind != "tag":
-        return target.commit[:SHORT_COMMIT]
+        return target.commit[:SHORT_COMMIT] or target.name
     plain = target.name[1:] if re.match(r"v[0-9]", target.name) else target.name
     return joined_by_single(plain)
 

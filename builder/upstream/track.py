@@ -320,18 +320,32 @@ class SourceTree:
     """
 
     url: str
+    """Of the repository; empty: not known."""
     target: NamedCommit
     repositories: Repositories
+    tree: str = ""
+    """The tree of a release of PyPI, which is here whole; empty: the commit's."""
 
     @property
     def name(self) -> str:
-        """The tag or the branch that names it, else the commit."""
+        """The tag, the branch or the release that names it, else the commit."""
         return self.target.name
+
+    @property
+    def commit(self) -> str:
+        """Its commit; empty: not known."""
+        return self.target.commit
+
+    @property
+    def stored(self) -> str:
+        """The tree, or the commit, that the scratch repository has."""
+        return self.tree or self.target.commit
 
     @cached_property
     def _items(self) -> tuple[Item, ...]:
-        self.repositories.walk(self.url, self.target.commit)
-        return tuple(self.repositories.scratch.items(self.target.commit))
+        if not self.tree:
+            self.repositories.walk(self.url, self.target.commit)
+        return tuple(self.repositories.scratch.items(self.stored))
 
     @cached_property
     def _blobs(self) -> dict[str, str]:
@@ -350,7 +364,8 @@ class SourceTree:
     def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
         """The texts of the files that exist."""
         found = {path: self._blobs[path] for path in paths if path in self._blobs}
-        self.repositories.contents(self.url, list(found.values()))
+        if not self.tree:
+            self.repositories.contents(self.url, list(found.values()))
         read = self.repositories.scratch.read
         return {path: read(blob).decode("utf-8", "replace") for path, blob in found.items()}
 
@@ -363,10 +378,12 @@ class SourceTree:
     def submodule_urls(self) -> dict[str, str]:
         """The URLs of its submodules by path, as .gitmodules has them."""
         self.texts([".gitmodules"])
-        return submodule_urls(self.repositories.scratch, self.target.commit)
+        return submodule_urls(self.repositories.scratch, self.stored)
 
-    def commits(self) -> int:
-        """The number of commits in its history."""
+    def commits(self) -> int | None:
+        """The number of commits in its history; None: an sdist has no history."""
+        if self.tree:
+            return None
         return commit_count(self.url, self.target.commit, self.repositories)
 
 

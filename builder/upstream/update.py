@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from builder.core.errors import GoneError, PatchError, Problem, RecipeError
 from builder.engines.families import ENGINES
-from builder.plan.inputs import GitCommit, resolve_source
+from builder.plan.inputs import GitCommit, PypiFile, resolve_source, where
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R, locks_of, parse, read_text
 from builder.recipes.edit import NamedCommit
@@ -25,7 +25,7 @@ from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
 from builder.sources import gather, git, pypi
 from builder.sources.diff import PatchState
-from builder.sources.git import GITLINK, GitError, Scratch
+from builder.sources.git import GitError
 from builder.upstream import track
 from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
 from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by
@@ -179,8 +179,12 @@ def update(
         found = pypi.find_release(file, to, PYTHON)
         if found.version == source.version:
             return _change(session.catalog, entry, entry.text)
-        new = PinnedFile(source.pypi, found.version, found.sha256)
-        return _change(session.catalog, entry, edit.released(entry.text, recipe, source, new))
+        commit = ""
+        if recipe.llama is not None and source.root != ".":
+            new = PypiFile(found, source.root)
+            commit = gather.vendored(new, session.repositories, session.context.work).commit
+        text = edit.released(entry.text, recipe, source, found, commit)
+        return _change(session.catalog, entry, text)
     if isinstance(source, InstalledSource):
         return _with_new_base(session, entry, to)
     if not isinstance(source, GitSource):
@@ -266,16 +270,22 @@ def evaluate(
     source, old = resolve_source(change.recipe, session.catalog.root), entry.recipe
     repositories = session.repositories
     if isinstance(source, GitCommit):
-        tree = repositories.pin(source.url, source.commit)
-        lost = [*absent_submodules(change.recipe, repositories.scratch, tree)]
+        now = SourceTree(source.url, NamedCommit(PIN, source.commit, "commit"), repositories)
+        lost = [*absent_submodules(change.recipe, now)]
         if lost:  # then there is no complete tree
             return tuple(new.problem(path, message) for path, message in lost), []
-    tree, _ = gather.tree_to_try(source, repositories, session.context.work)
-    found = [*absent_paths(change.recipe, repositories.scratch, tree)]
-    if isinstance(source, GitCommit) and isinstance(old.source, GitSource):
-        found += _lost_names(session, change.recipe, source, old.source.commit)
+    if change.recipe.patch or not isinstance(source, GitCommit):  # else a few files are enough
+        tree, _ = gather.tree_to_try(source, repositories, session.context.work)
+        now = SourceTree(
+            where(change.recipe.source), NamedCommit(PIN, "", "commit"), repositories, tree
+        )
+    found = [*absent_paths(change.recipe, now)]
+    if ENGINES[old.family].reads_trees or isinstance(source, GitCommit):
+        found += _lost_names(session, change.recipe, old, now)
     if isinstance(old.source, PypiSource):
-        found += naming(change.recipe, old.source.version)
+        commits = [old.llama.build_commit] if old.llama and old.llama.build_commit else []
+        for name in (old.source.version, *commits):
+            found += naming(change.recipe, name)
     elif old.version != change.recipe.version:
         found += naming(change.recipe, old.version)
     return tuple(new.problem(path, message) for path, message in found), findings_of(
@@ -284,16 +294,20 @@ def evaluate(
 
 
 def _lost_names(
-    session: SourceSession, recipe: Recipe, source: GitCommit, old: str
+    session: SourceSession, recipe: Recipe, old: Recipe, now: SourceTree
 ) -> list[Missing]:
-    """The probed options and the definitions of cmake that the old commit had, and the new one
-    lacks; none if upstream no longer has that commit."""
-    commits = (NamedCommit(PIN, commit, "commit") for commit in (old, source.commit))
-    before, now = (SourceTree(source.url, commit, session.repositories) for commit in commits)
+    """The probed options and the definitions of cmake that the old source had, and the new one
+    lacks; none if upstream no longer has the old one."""
+    own, source = old.source, resolve_source(old, session.catalog.root)
+    commit = own.commit if isinstance(own, GitSource) else ""
+    tree, repositories = "", session.repositories
     try:
+        if not commit:
+            tree = gather.tree_of(source, repositories, session.context.work)
+        before = SourceTree(where(own), NamedCommit(PIN, commit, "commit"), repositories, tree)
         return [*_lost_options(recipe, before, now), *_lost_definitions(recipe, before, now)]
     except GoneError:
-        lacks = f"{source.url} no longer has {old[:9]}"
+        lacks = f"{where(own)} no longer has {commit[:9] or old.name}"
         session.context.log(f"{lacks}: names that are gone since are not shown")
         return []
 
@@ -308,23 +322,21 @@ OF_CMAKE = re.compile(r"(?:CMAKE|CUDA|CUDAToolkit)_\w+|BUILD_SHARED_LIBS|\w+_(?:
 """Definitions that cmake itself or its modules read."""
 
 
-def absent_submodules(recipe: Recipe, scratch: Scratch, tree: str) -> Iterator[Missing]:
+def absent_submodules(recipe: Recipe, tree: SourceTree) -> Iterator[Missing]:
     """The submodules that the tree of a commit does not have."""
     if not isinstance(recipe.source, GitSource):
         return
-    links = [item.path for item in scratch.items(tree) if item.mode == GITLINK]
     for path in recipe.source.submodule:
-        if not any(f"{path}/".startswith(f"{link}/") for link in links):
+        if not any(f"{path}/".startswith(f"{link}/") for link in tree.gitlinks):
             yield ("source", "submodule", path), "the source has no submodule there"
 
 
-def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Iterator[Missing]:
+def absent_paths(recipe: Recipe, tree: SourceTree) -> Iterator[Missing]:
     """The directories and files that a tree does not have; those below a submodule that is not
     fetched count as there."""
-    items = [*scratch.items(tree)]
-    paths = {item.path for item in items}
+    paths = {*tree.paths, *tree.gitlinks}
     paths |= {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
-    links = tuple(f"{item.path}/" for item in items if item.mode == GITLINK)
+    links = tuple(f"{link}/" for link in tree.gitlinks)
     for index, part in enumerate(recipe.cmake):
         file = f"{part.source}/CMakeLists.txt".removeprefix("./")
         if file not in paths and not file.startswith(links):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
 import shutil
+import tarfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +21,7 @@ from builder.upstream.new_recipe import default_version
 from support.catalogs import rendered
 from support.commands import Builder
 from support.environment import REPOSITORY
+from support.indexes import served
 from support.llama_tree import MIT
 from support.upstreams import Upstream
 
@@ -180,6 +184,106 @@ def test_the_newest_tag_is_written(
     assert said.rstrip().endswith(next_one)
     done = builder("recipe", "check", "--strict", "--catalog", catalog)
     assert done.returncode == 0, done.stderr + done.stdout
+
+
+RELEASE = "mini-llama-python"
+PLACE = "vendor/mini-llama.cpp"
+
+
+def sdist(folder: Path, tree: Upstream, *, repository: bool, changed: str = "") -> bytes:
+    """A release with the tree of a commit as a submodule; with its repository, as checkouts have
+    it in them."""
+    top = folder / f"{RELEASE}-1.0"
+    shutil.copytree(tree.folder, top / PLACE, ignore=shutil.ignore_patterns(".git"))
+    if changed:
+        (top / PLACE / changed).write_text("changed\n")
+    modules = (
+        f'[submodule "x"]\npath = {PLACE}\nurl = https://example.invalid/o/mini-llama.cpp.git\n'
+    )
+    (top / ".gitmodules").write_text(modules)
+    if repository:
+        own = top / ".git/modules" / PLACE
+        shutil.copytree(tree.folder / ".git", own)
+        (own / "HEAD").write_text(f"{tree.head()}\n")
+        (top / PLACE / ".git").write_text(f"gitdir: ../../.git/modules/{PLACE}\n")
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        archive.add(top, top.name)
+    shutil.rmtree(top)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("repository", "changed", "known"),
+    [(True, "", True), (False, "", False), (True, "README.md", False)],
+)
+def test_a_tree_in_an_sdist(
+    new: Run,
+    builder: Builder,
+    catalog: Path,
+    llama_tree: Upstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    repository: bool,
+    changed: str,
+    known: bool,
+) -> None:
+    """Its commit is written only where the sdist has the commit object of exactly this tree."""
+    with served() as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        content = sdist(tmp_path, llama_tree, repository=repository, changed=changed)
+        index.files[f"{RELEASE}-1.0.tar.gz"] = content
+        index.about[f"{RELEASE}-1.0.tar.gz"] = {}
+        said = new("--root", PLACE, url=f"pypi:{RELEASE}")
+        commit = llama_tree.head()
+        shown = f"commit {commit}" if known else "of a commit that the sdist does not tell"
+        place = f"{PLACE} of {RELEASE} 1.0"
+        assert f"{place}, is {shown} of https://example.invalid/o/mini-llama.cpp" in said
+        found = only(catalog)
+        assert found["version"] == (commit[:7] if known else "1.0")
+        digest = hashlib.sha256(content).hexdigest()
+        assert found["source"] == {
+            "pypi": RELEASE,
+            "version": "1.0",
+            "sha256": digest,
+            "root": PLACE,
+        }
+        build = {"build_commit": commit[:9]} if known else {}
+        assert found["llama"] == {**build, "ui": False}
+        assert "track" not in found
+        # The next release, of another commit.
+        text = llama_tree.folder / "common/arg.cpp"
+        text.write_text(text.read_text().replace('"--spec-type"', '"--gone"'))
+        llama_tree.record("three")
+        index.files[f"{RELEASE}-1.1.tar.gz"] = sdist(tmp_path, llama_tree, repository=repository)
+        index.about[f"{RELEASE}-1.1.tar.gz"] = {}
+        name = f"mini-llama-cpp-{found['version']}"
+        update = ("pin", "update", name, "--catalog", catalog)
+        done = builder(*update)
+        assert done.returncode != 0
+        assert "the source no longer has --spec-type" in done.stderr
+        done = builder(*update, "--force")
+        moved = only(catalog)
+        assert moved["source"]["version"] == "1.1", done.stderr
+        tells = repository
+        assert moved["llama"].get("build_commit") == (llama_tree.head()[:9] if known else None)
+        assert moved["version"] == (llama_tree.head()[:7] if known and tells else "1.1")
+
+
+def test_an_sdist_that_has_no_tree(
+    new: Run, llama_tree: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served() as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        content = sdist(tmp_path, llama_tree, repository=True)
+        index.files[f"{RELEASE}-1.0.tar.gz"] = content
+        index.about[f"{RELEASE}-1.0.tar.gz"] = {}
+        assert "name the directory" in new(url=f"pypi:{RELEASE}==1.0", status=5)
+        assert "no directory vendor/x" in new("--root", "vendor/x", url=f"pypi:{RELEASE}", status=5)
+        assert f"no sdist of {RELEASE} 2.0" in new(url=f"pypi:{RELEASE}==2.0", status=5)
+    assert "names no project" in new(url="pypi:", status=3)
+    assert "with --ref x" in new("--ref", "x", url=f"pypi:{RELEASE}", status=3)
+    assert "is a directory of an sdist" in new("--root", "x", status=3)
 
 
 def test_without_tags_the_head_of_the_default_branch(

@@ -49,6 +49,7 @@ option = "--x"
 """
 LLAMA = "llama = { build_number = 7 }"
 VARIANTS = "llama = { build_number = 7, cpu_variants = true }"
+SDIST = f'{{ pypi = "x", version = "1", sha256 = "{"0" * 64}", root = "vendor/x" }}'
 CMAKE = '[[cmake]]\ntargets = ["llama-server"]\n'
 
 
@@ -316,6 +317,30 @@ def test_a_release_is_built_as_one(
     assert bool(re.search(pattern, f"version: 0.5.0-dev {after}")) != release
     assert re.search(pattern, f"version: 0.5.0 {after}")
     assert re.search(pattern, "version: 7 (012345678)")
+
+
+def test_a_release_of_pypi_has_no_history(catalog: Path) -> None:
+    """--version of the trees says 0 and "unknown" where there is no git."""
+    write(catalog)
+    file = catalog / "recipes" / "x-1.toml"
+    text = re.sub(r"(?m)^source .*$", f"source = {SDIST}", file.read_text())
+    for llama, version in (
+        ("{ ui = false }", "0.5.0-dev (build 0, commit unknown)"),
+        ('{ build_commit = "0c1e57098" }', "0.5.0-dev (build 0, commit 0c1e57098)"),
+        ('{ build_number = 7, build_commit = "0c1e57098" }', "7 (0c1e57098)"),
+    ):
+        file.write_text(text.replace(LLAMA, f"llama = {llama}"))
+        plan = rendered(catalog, "x-1")
+        number, commit = re.findall(r"-DLLAMA_BUILD_(?:NUMBER|COMMIT)=(\w+)", plan.text)
+        assert number in version
+        assert commit in version
+        (pattern,) = next(
+            each.matches for each in complete(plan.recipe).probe if isinstance(each, RunProbe)
+        )
+        assert re.search(pattern, f"version: {version}")
+    write(catalog, llama="llama = { ui = false }")
+    with pytest.raises(RecipeError, match="build_number is required"):
+        load(catalog).engine("x-1")
 
 
 def test_a_recipe_overrides_a_definition_of_the_family_and_says_why(catalog: Path) -> None:

@@ -49,6 +49,7 @@ class Tree:
 
     changed: Mapping[str, str | None]
     name: str = "v0.2.0"
+    commit: str = ""
 
     @property
     def files(self) -> dict[str, str]:
@@ -187,6 +188,41 @@ def test_a_number_that_differs_from_the_tag_is_explained(tag: str, comment: str)
     assert found is not None
     number = found.tables["llama"][0].lines[0]
     assert (number.value, number.comment) == (7, comment)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "probed"),
+    [
+        ("v0.5.0", (0, 5, 0), True),
+        ("v0.5.0", (0, 4, 0), False),  # the number is of something else
+        ("v0.5.0", (), False),
+        ("b10018", (0, 5, 0), False),
+    ],
+)
+def test_a_release_is_probed_for_its_number(
+    name: str, parts: tuple[int, ...], probed: bool
+) -> None:
+    cmake = (SHAPED / "CMakeLists.txt").read_text()
+    for part, number in zip(("MAJOR", "MINOR", "PATCH"), parts, strict=False):
+        cmake += f"set(LLAMA_VERSION_{part} {number})\n"
+    found = draft(Tree({"CMakeLists.txt": cmake}, name), Cuda(arch=["120"]))
+    assert found is not None
+    first, *others = (
+        {line.key: line.value for line in each.lines} for each in found.tables["probe"]
+    )
+    assert (first.get("contains") == ["version: 0.5.0 (build"]) == probed
+    assert [each.comment.startswith("Read from") for each in found.tables["probe"]].count(True) == 1
+    assert "--spec-type" in found.values
+    assert others
+
+
+@pytest.mark.parametrize("commit", ["", "0c1e57098bba43ac29e6e3b677cdceebdd22334f"])
+def test_an_sdist_has_no_number_of_commits(monkeypatch: pytest.MonkeyPatch, commit: str) -> None:
+    monkeypatch.setattr(Tree, "commits", lambda _: None)
+    found = draft(Tree({}, "0.3.36", commit), Cuda(arch=["120"]))
+    assert found is not None
+    expected = {"build_commit": commit[:9]} if commit else {}
+    assert values(found, "llama") == {**expected, "ui": False}
 
 
 def test_a_tree_that_keeps_120_gets_120a() -> None:

@@ -81,10 +81,10 @@ def farm(catalog: Path, tmp_path: Path) -> Farm:
     return Farm(catalog, tmp_path)
 
 
-def sdist() -> bytes:
+def sdist(*more: str) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as made:
-        for name in ("pkg-1/a.c", "pkg-1/vendor/part/a.c", "pkg-1/vendor/part/.gitignore"):
+        for name in ("pkg-1/a.c", "pkg-1/vendor/part/a.c", "pkg-1/vendor/part/.gitignore", *more):
             content = b"*\n" if name.endswith("ignore") else TEXT
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -118,6 +118,9 @@ def test_an_sdist_and_a_part_of_it(farm: Farm) -> None:
     digest = farm.cached("pkg-1.tar.gz", sdist())
     about = f'pypi = "pkg", version = "1", sha256 = "{digest}"'
     assert sorted(p.name for p in farm.tree(f"{{ {about} }}").iterdir()) == ["a.c", "vendor"]
+    # A submodule's link leads out of its tree: with patches or without, it is not there.
+    digest = farm.cached("pkg-1.tar.gz", sdist("pkg-1/vendor/part/.git"))
+    about = f'pypi = "pkg", version = "1", sha256 = "{digest}"'
     part = f'{{ {about}, root = "vendor/part" }}'
     assert sorted(p.name for p in farm.tree(part).iterdir()) == [".gitignore", "a.c"]
     patched = farm.tree(part, PATCH)

@@ -10,11 +10,12 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.core.settings import Settings
+from builder.plan.resolver import Resolver
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import Track
 from builder.sources.mirrors import Repositories
+from builder.upstream import night, update
 from builder.upstream import track as tracking
-from builder.upstream import update
 from builder.upstream.night import channels
 from builder.upstream.update import version_of
 from support import catalogs, upstreams
@@ -63,6 +64,31 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     assert "who has the image of the night before" in frozen.entry.text
     assert "llama-cpp-master-b10000" not in found.engines
     assert frozen.catalog.problems() == ()
+
+
+def test_the_channel_stable_takes_releases_alone(
+    catalog: Path, upstream: upstreams.Upstream, tmp_path: Path
+) -> None:
+    for tag in ("b10018", "v0.4.9", "v0.5.0"):
+        upstream.commit(tag, **{"a.txt": tag})
+        upstream.git("tag", "-a", "-m", tag, tag)
+    upstream.commit("later", **{"a.txt": "later"})
+    for tag in ("v0.6.0-rc1", "v1.0.0-beta", "b99999999999", "b99999999999x", "gguf-v9.9.9"):
+        upstream.git("tag", tag)
+    text = (REPOSITORY / "recipes/llama-cpp-stable.toml").read_text()
+    text = text.replace("https://github.com/ggml-org/llama.cpp", upstream.url)
+    (catalog / "recipes/llama-cpp-stable.toml").write_text(text)
+    found = catalogs.load(catalog)
+    (channel,) = channels(found, Settings(namespace="me"))
+    repositories = Repositories(tmp_path / "cache", tmp_path / "scratch", print)
+    target = night.newest(channel, repositories)
+    assert (target.name, target.commit) == ("v0.5.0", upstream.git("rev-parse", "v0.5.0^{commit}"))
+    frozen = night.frozen_channel(found, channel, target, repositories)
+    assert frozen.name == "llama-cpp-stable-v0.5.0"
+    resolver = Resolver(frozen.catalog, "amd64", "mmdebstrap")
+    plan = resolver.resolve(frozen.name, "linux/amd64")
+    assert "-DLLAMA_BUILD_IS_DEV=OFF" in plan.text
+    assert "-DLLAMA_BUILD_NUMBER=3" in plan.text
 
 
 def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.sources.git import Scratch
+from builder.recipes.edit import NamedCommit
+from builder.sources.mirrors import Repositories
+from builder.upstream.track import SourceTree
 from builder.upstream.update import absent_paths, absent_submodules, naming
 from support.catalogs import load
 from support.environment import REPOSITORY
@@ -16,12 +18,17 @@ def test_directories_and_submodules_that_a_source_lacks(tmp_path: Path) -> None:
     assert recipe is not None
     upstream = Upstream(tmp_path / "upstream")
     upstream.commit("one", **{"dflash/CMakeLists.txt": "x\n", "dflash/script": "x\n"})
-    scratch = Scratch(tmp_path / "scratch.git")
+    repositories = Repositories(tmp_path / "cache", tmp_path, print)
+    scratch = repositories.scratch
     scratch.add_objects([upstream.folder / ".git" / "objects"])
-    tree = scratch.tree_of(upstream.head())
+
+    def of(tree: str) -> SourceTree:
+        return SourceTree("", NamedCommit("pin", "", "commit"), repositories, tree)
+
+    tree = of(scratch.tree_of(upstream.head()))
     submodule = ("source", "submodule", "dflash/deps/llama.cpp")
-    assert [path for path, _ in absent_submodules(recipe, scratch, tree)] == [submodule]
-    assert [path for path, _ in absent_paths(recipe, scratch, tree)] == [
+    assert [path for path, _ in absent_submodules(recipe, tree)] == [submodule]
+    assert [path for path, _ in absent_paths(recipe, tree)] == [
         ("cmake", 1, "source"),
         ("layout", "keep", 0),
     ]
@@ -29,11 +36,11 @@ def test_directories_and_submodules_that_a_source_lacks(tmp_path: Path) -> None:
     part.commit("part", **{"CMakeLists.txt": "x\n"})
     upstream.git("submodule", "--quiet", "add", part.url, "dflash/deps/llama.cpp")
     upstream.commit("two", **{"dflash/scripts/server.py": "x\n"})
-    tree = scratch.tree_of(upstream.head())
-    assert [*absent_submodules(recipe, scratch, tree)] == []
+    two = scratch.tree_of(upstream.head())
+    assert [*absent_submodules(recipe, of(two))] == []
     scratch.add_objects([part.folder / ".git" / "objects"])
-    whole = scratch.with_submodules(tree, {"dflash/deps/llama.cpp": scratch.tree_of(part.head())})
-    assert [*absent_paths(recipe, scratch, whole)] == []
+    whole = scratch.with_submodules(two, {"dflash/deps/llama.cpp": scratch.tree_of(part.head())})
+    assert [*absent_paths(recipe, of(whole))] == []
 
 
 def test_what_still_names_an_old_release() -> None:
