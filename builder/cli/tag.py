@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from builder.publish.prune import Pruned, PrunePlan
     from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
-    from builder.publish.tag_history import Move
+    from builder.publish.tags import Move
     from builder.publish.verdicts import Trust
 
 group = typer.Typer(
@@ -95,7 +95,7 @@ def rollback(
     BUILDER_COSIGN_KEY or BUILDER_TRUSTED_KEYS, only signed notes of moves count.
     """
     from builder.publish import tags
-    from builder.publish.tag_history import require_previous
+    from builder.publish.tags import require_previous
 
     with _moving(recipe, catalog, tag, to) as (repository, trust):
         target, dropped = to or require_previous(repository, tag, trust), drop_platform or ()
@@ -114,8 +114,7 @@ def history(
 
     Each digest is valid for `--to`. Moves to images that were deleted are not shown.
     """
-    from builder.publish.tag_history import moves, require_tag
-    from builder.publish.tags import repository_of
+    from builder.publish.tags import moves, repository_of, require_tag
 
     repository = repository_of(catalog_at(catalog), recipe, log)
     with _trust() as trust:
@@ -447,7 +446,7 @@ def sbom(
     """
     from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.publish import spdx as documents_of
+    from builder.publish import attachments as documents_of
     from builder.publish.attachments import attached, documents
     from builder.publish.tags import repository_of
 

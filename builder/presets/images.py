@@ -52,8 +52,7 @@ from builder.presets.service import (
     names_below,
     service,
 )
-from builder.publish.registry import Repository
-from builder.publish.remote_image import remote_image
+from builder.publish.registry import Repository, remote_image
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 

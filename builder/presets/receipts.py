@@ -37,7 +37,7 @@ from simulator.gguf import PART
 from simulator.selection import Capability
 
 if TYPE_CHECKING:
-    from builder.publish.remote_image import RemoteImage
+    from builder.publish.registry import RemoteImage
 
 LARGEST = 4 << 20  # bytes of a file
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from builder.core.errors import GoneError, RegistryError
 from builder.core.json_model import first_error
 from builder.image.code_paths import KernelSummary, worse
-from builder.publish import referrers
+from builder.publish import verdicts
 from builder.publish.registry import Repository
 
 NIGHTLY_RUNS = "application/vnd.builder.nights.v1+json"
@@ -129,8 +129,8 @@ def write(repository: Repository, run: NightlyRun) -> None:
         known = []
     run = run.model_copy(update={"reason": _without_paths(run.reason)})
     content = _FILE.dump_json([run, *known][:MOST], indent=1)
-    file = referrers.AttachedFile("nights.json", NIGHTLY_RUNS, content)
-    referrers.store(repository, tag_of(run.channel), NIGHTLY_RUNS, [file])
+    file = verdicts.AttachedFile("nights.json", NIGHTLY_RUNS, content)
+    verdicts.store(repository, tag_of(run.channel), NIGHTLY_RUNS, [file])
 
 
 def _without_paths(text: str) -> str:

@@ -21,12 +21,9 @@ from builder.core.settings import Settings
 from builder.docker.engine import HUB
 from builder.engines.layout import CREATED
 from builder.publish.hub import Hub
-from builder.publish.referrers import entries_of, referrers_tag
-from builder.publish.registry import Manifest, Repository
-from builder.publish.remote_image import configuration
-from builder.publish.tag_history import Note, notes_in, rollback_targets, trace_moves
-from builder.publish.tags import NIGHTLY, TAGS
-from builder.publish.verdicts import Trust, built_at, trust_of
+from builder.publish.registry import Manifest, Repository, configuration
+from builder.publish.tags import NIGHTLY, TAGS, Note, notes_in, rollback_targets, trace_moves
+from builder.publish.verdicts import Trust, built_at, entries_of, referrers_tag, trust_of
 from builder.recipes.schema import Recipe
 
 # The contents of a repository: its images, their age, and their attachments.

@@ -11,8 +11,8 @@ from builder.build import ccache
 from builder.build.record import Record
 from builder.core.errors import RegistryError
 from builder.publish.attachments import NAMES, RECIPE, missing_attachments, recipe_texts
-from builder.publish.referrers import AttachedFile, Attachment, attach, attach_all
 from builder.publish.registry import Repository
+from builder.publish.verdicts import AttachedFile, Attachment, attach, attach_all
 from support.catalogs import load, rendered
 from support.commands import Builder
 from support.environment import REPOSITORY
