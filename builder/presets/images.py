@@ -39,7 +39,6 @@ from builder.presets.service import (
     DIRECTORY,
     HOST,
     KEY,
-    OPTIONS_OF_PLACES,
     RESTART,
     UNKNOWN,
     Files,
@@ -370,7 +369,7 @@ def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: L
             raise RecipeError(
                 f"{name} after -- names no file of this machine: {value}",
                 "builder mounts the file that it replaces",
-                f"name a file before --: {OPTIONS_OF_PLACES[place]} FILE",
+                f"name a file before --: --{place} FILE",
             )
         else:
             options += group

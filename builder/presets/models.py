@@ -31,7 +31,7 @@ from builder.core.remote_file import PartialReadError, RemoteFile
 from builder.core.web import PATIENT, Client, Follow, RetryPolicy, WebError, cause
 from builder.presets import service
 from builder.presets.schema import ModelFile
-from builder.presets.service import DIRECTORY, OPTIONS_OF_PLACES, Files, Mount, Run
+from builder.presets.service import DIRECTORY, Files, Mount, Run
 from simulator.gguf import renamed
 
 # The Hugging Face Hub: files, addresses; by its own client the user's token and the cache.
@@ -464,7 +464,7 @@ class Missing:
 
     def commands(self, target: str) -> str:
         """How to get it: the commands of builder and of the Hub's own client."""
-        option = OPTIONS_OF_PLACES[self.place]
+        option = f"--{self.place}"
         if self.file.repository is None:
             return f"the preset names no repository: give the file with {option} FILE"
         known = [each.name for each in self.fetches] or [self.file.file or ""]

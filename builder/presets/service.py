@@ -39,12 +39,6 @@ SHARED = "2g"
 PARALLEL = "--tensor-parallel-size"
 LONGEST_NAME = 53
 """Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
-OPTIONS_OF_PLACES = {
-    "model": "--model",
-    "draft": "--draft",
-    "mmproj": "--mmproj",
-    "context": "--context",
-}  # the options of ``builder run`` that name the files of a server and the size of its context
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +317,7 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
         if f"{{{name}}}" not in known and not any(f"{{{name}}}" in word for word in own):
             why = f"builder knows no option for it of {recipe.name}"
             hint = "leave it out, or give the engine's own option after --"
-            raise RecipeError(f"{run.name} takes no {OPTIONS_OF_PLACES[name]}", why, hint)
+            raise RecipeError(f"{run.name} takes no --{name}", why, hint)
     if run.preset is None and "{model}" in known and not files.places and not run.options:
         hint = "name it: --model FILE, or the engine's option after --"
         raise RecipeError(f"{run.name} needs a model", hint=hint)
@@ -499,7 +493,7 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
             why = f"The name of its file {file.shown} is not known; download it first:"
             incomplete.append(f"{why}\n  {command}")
         else:
-            option = f"{OPTIONS_OF_PLACES[place]} FILE"
+            option = f"--{place} FILE"
             incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
     mounts = (Mount(directory, DIRECTORY),) if places else ()
     return Files(places, mounts, tuple(missing), tuple(incomplete))
