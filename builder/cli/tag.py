@@ -22,7 +22,7 @@ from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
-    from builder.publish.prune import Pruned, PrunePlan
+    from builder.publish.prune import PrunePlan
     from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
     from builder.publish.tags import Move
@@ -215,6 +215,7 @@ def prune(
     A terminal is asked before; elsewhere nothing is deleted without --yes. The newest nightlies
     stay, and each image that a tag, an index, a signature or one of --keep rollbacks needs.
     """
+    from builder.docker.engine import HUB
     from builder.publish.prune import prune as prune_channel
     from builder.publish.tags import open_repository
     from builder.recipes.catalog import require_channels
@@ -224,13 +225,13 @@ def prune(
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     others = recipes.of_repository(entry.recipe.image.repository)
 
-    def pruned(*, delete: bool) -> Pruned:
+    def pruned(*, delete: bool) -> tuple[PrunePlan, tuple[str, ...]]:
         channel = entry.recipe.channel
         return prune_channel(
             repository, channel, keep, others, loaded, log, signed=signed, dry_run=not delete
         )
 
-    done = pruned(delete=yes and not dry_run)
+    plan, deleted = pruned(delete=yes and not dry_run)
     if as_json:
         nightlies = [
             {
@@ -239,19 +240,19 @@ def prune(
                 "created": each.image.created.isoformat() if each.image.created else "",
                 "stays": each.kept_because,
             }
-            for each in done.plan.candidates
+            for each in plan.candidates
         ]
-        result: dict[str, Any] = {"repository": repository.name, "deleted": list(done.deleted)}
-        result |= {"channel": done.plan.channel, "nightlies": nightlies}
-        print_json(result | {"others": list(done.plan.others), "bytes": done.plan.freed_bytes})
+        result: dict[str, Any] = {"repository": repository.name, "deleted": list(deleted)}
+        result |= {"channel": plan.channel, "nightlies": nightlies}
+        print_json(result | {"others": list(plan.others), "bytes": plan.freed_bytes})
         return
-    going = _print_plan(done.plan, done.deleted, delete=yes and not dry_run)
+    going = _print_plan(plan, deleted, delete=yes and not dry_run)
     if going and not yes and not dry_run:
         if not sys.stdin.isatty() or not typer.confirm("Delete them?", err=True):
             log("nothing was deleted: --yes agrees")
             return
-        done = pruned(delete=True)
-    if done.deleted and not done.on_hub:
+        plan, deleted = pruned(delete=True)
+    if deleted and repository.registry != HUB:
         log("the registry frees the space at its next garbage collection")
 
 

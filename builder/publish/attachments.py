@@ -56,6 +56,8 @@ def to_json(bill: Bill) -> str:
     applied = (change for change in bill.changes if change.applied)
     changes = {f"SPDXRef-Patch-{number}": change for number, change in enumerate(applied, 1)}
     licenses = sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", bill.engine.license)))
+    # Documents share an identifier only where they are equal.
+    fingerprint = hashlib.sha256(repr(bill).encode()).hexdigest()
     document = _without_empty(
         {
             "SPDXID": DOCUMENT,
@@ -70,7 +72,7 @@ def to_json(bill: Bill) -> str:
             ],
             "name": f"{bill.repository}:{bill.tag}",
             "spdxVersion": "SPDX-2.3",
-            "documentNamespace": f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.fingerprint}')}",
+            "documentNamespace": f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{fingerprint}')}",
             "packages": [
                 _image(bill),
                 _package(bill.engine),

@@ -406,16 +406,6 @@ def _freed(images: Sequence[SurveyedImage], stays: Collection[str]) -> int:
 # The plan, carried out.
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """The outcome of a prune."""
-
-    plan: PrunePlan
-    deleted: tuple[str, ...]
-    """The tags that were deleted."""
-    on_hub: bool
-
-
 def prune(
     repository: Repository,
     channel: str,
@@ -426,10 +416,11 @@ def prune(
     *,
     signed: bool = False,
     dry_run: bool = True,
-) -> Pruned:
+) -> tuple[PrunePlan, tuple[str, ...]]:
     """Delete all nightlies of a channel but the newest ``keep`` and the nightlies in use.
 
-    The targets of ``keep`` rollbacks, one after the other, are in use.
+    The plan, and the tags that were deleted.  The targets of ``keep`` rollbacks, one after the
+    other, are in use.
 
     ``recipes`` are the recipes of the repository: their versions and tags are no nightlies;
     ``signed`` deletes signed images, too.  Raises ``BusyError`` where another run on this machine
@@ -441,7 +432,6 @@ def prune(
         for name in (recipe.version, *recipe.image.tags, *recipe.image.moving)
     }
     settings.require_directories()
-    on_hub = repository.registry == HUB
     deleted: tuple[str, ...] = ()
     with ExitStack() as held:
         for lock in () if dry_run else (NIGHTLY, TAGS):
@@ -450,9 +440,9 @@ def prune(
         images = survey(repository, channel, trust_of(settings, work))
         decided = plan_prune(images, channel, keep, signed=signed, names=names)
         if not dry_run:
-            hub = Hub(settings.hub_api, log) if on_hub else None
+            hub = Hub(settings.hub_api, log) if repository.registry == HUB else None
             deleted = delete(repository, decided, log, hub)
-    return Pruned(decided, deleted, on_hub)
+    return decided, deleted
 
 
 def delete(

@@ -29,7 +29,6 @@ from builder.docker import containers as engine
 from builder.docker.containers import Blobs
 from builder.engines.layout import LABEL_KEY, VERSION
 from builder.plan.plan import Plan
-from builder.publish import verdicts
 from builder.publish.attachments import missing_attachments
 from builder.publish.registry import (
     Manifest,
@@ -57,6 +56,7 @@ from builder.publish.verdicts import (
     attach_all,
     referrers,
     require_signing,
+    sign_image,
     trust_of,
     verdict_on,
     verdict_signers,
@@ -550,7 +550,7 @@ class _Run:
     def sign(self, digest: str) -> None:
         """Sign an image or an index with this run's key, if there is one and it is not signed."""
         name, key = self.repository.name, self.trust.signing
-        if key and verdicts.sign_image(name, digest, key, self.trust.work):
+        if key and sign_image(name, digest, key, self.trust.work):
             self.session.log(f"signed {name}@{digest[:19]}")
 
     def push(

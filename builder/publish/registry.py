@@ -1,4 +1,4 @@
-"""A repository of a registry, by the OCI distribution specification 1.1.
+"""A repository of a registry, by the OCI distribution specification 1.1, and the images in it.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.  ``transport``
 authorizes, sends and retries the requests, and checks the responses.
@@ -19,7 +19,6 @@ from builder.core import sizes
 from builder.core.errors import GoneError, RegistryError, WorldError
 from builder.core.log import Log
 from builder.core.web import Response, WebError, time_span
-from builder.docker.engine import split
 from builder.engines.layout import CREATED, LABEL_KEY, LABEL_RECIPE_KEY, REVISION, VERSION
 from builder.publish import transport
 from builder.publish.transport import (
@@ -73,7 +72,7 @@ class Manifest:
         return transport.json_object(self.content, Body, f"the manifest {self.digest}")
 
 
-class Repository:
+class Repository(Transport):
     """One repository of a registry; ``log`` gets lines about waits and uploads.
 
     ``token_hosts``: other hosts that it may name for tokens, by the user's settings.
@@ -82,18 +81,13 @@ class Repository:
     def __init__(
         self, name: str, log: Callable[[str], None], token_hosts: Collection[str] = ()
     ) -> None:
-        self.name = name
-        self.registry, self.path = split(name)
-        self.log = log
-        self._http = Transport(name, log, token_hosts)
+        super().__init__(name, log, token_hosts)
         self._seen: set[str] = set()
         """Digests of blobs that the registry is known to have."""
 
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest of a tag or a digest, or None."""
-        response = self._http.request(
-            "GET", f"manifests/{reference}", ACCEPT, limit=LARGEST_MANIFEST
-        )
+        response = self.request("GET", f"manifests/{reference}", ACCEPT, limit=LARGEST_MANIFEST)
         if response is None:
             return None
         kind = transport.media_type(response.headers) or IMAGE_MANIFEST
@@ -111,7 +105,7 @@ class Repository:
         Docker Hub counts a GET of a manifest as a pull, a HEAD not (docs.docker.com, "Docker Hub
         pull usage and limits").
         """
-        response = self._http.request("HEAD", f"manifests/{reference}", ACCEPT)
+        response = self.request("HEAD", f"manifests/{reference}", ACCEPT)
         if response is None:
             return ""
         # The specification does not require the digest in this response.
@@ -122,7 +116,7 @@ class Repository:
 
         Tag histories and nightly runs are ordered by time.
         """
-        ahead = self._http.ahead
+        ahead = self.ahead
         if abs(ahead) > LARGEST_SKEW:
             way = "ahead of" if ahead > 0 else "behind"
             raise WorldError(
@@ -152,7 +146,7 @@ class Repository:
             if len(seen) == MOST_PAGES:
                 raise RegistryError(f"a list of {self.name} has more than {MOST_PAGES} pages")
             seen.add(following)
-            response = self._http.request("GET", following, limit=LARGEST_PAGE)
+            response = self.request("GET", following, limit=LARGEST_PAGE)
             if response is None:
                 return
             yield response
@@ -163,7 +157,7 @@ class Repository:
 
         Raises ``GoneError`` where it does not exist, ``RegistryError`` where its digest differs.
         """
-        response = self._http.request(
+        response = self.request(
             "GET", f"blobs/{digest}", limit=LARGEST_BLOB, total_timeout=SLOWEST_BLOB
         )
         if response is None:
@@ -195,13 +189,13 @@ class Repository:
 
         Raises ``FetchError``.
         """
-        begun = self._http.send_with_retries(
-            lambda: required(self._http.send("POST", UPLOADS, push=True), 202), "begin an upload"
+        begun = self.send_with_retries(
+            lambda: required(self.send("POST", UPLOADS, push=True), 202), "begin an upload"
         )
         # A failed cancellation does not matter: registries discard uploads that do not continue.
         with suppress(WebError, RegistryError):
             url = transport.upload_address(begun, self.name)
-            self._http.send("DELETE", url, push=True)
+            self.send("DELETE", url, push=True)
 
     def put_blob(self, digest: str, file: Path) -> bool:
         """Upload a file unless the registry has it; whether it was uploaded."""
@@ -213,7 +207,7 @@ class Repository:
                 self.log(f"{name}: uploading")
                 stream.seek(0)
                 # An empty stream would be sent in chunks, which registries refuse.
-                return UploadStream(stream, size, self._http, name) if size else b""
+                return UploadStream(stream, size, self, name) if size else b""
 
             uploaded = self._upload(digest, content)
         if not uploaded:
@@ -232,13 +226,13 @@ class Repository:
         def upload() -> Response:
             nonlocal sent
             # It may also be there because only the response to an earlier attempt was lost.
-            there = self._http.send("HEAD", f"blobs/{digest}", push=True)
+            there = self.send("HEAD", f"blobs/{digest}", push=True)
             if required(there, 200, 404).status == 200:
                 return there
-            begun = required(self._http.send("POST", UPLOADS, push=True), 202)
+            begun = required(self.send("POST", UPLOADS, push=True), 202)
             url = transport.upload_address(begun, self.name)
             sent = True
-            put = self._http.send(
+            put = self.send(
                 "PUT",
                 f"{url}{'&' if '?' in url else '?'}digest={digest}",
                 {"Content-Type": "application/octet-stream"},
@@ -250,7 +244,7 @@ class Repository:
             return required(put, 201)
 
         if digest not in self._seen:
-            self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
+            self.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
             self._seen.add(digest)
         return sent
 
@@ -272,7 +266,7 @@ class Repository:
         first = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
 
         def look_and_put(condition: Mapping[str, str] = first) -> Response:
-            looked = self._http.send("HEAD", f"manifests/{tag}", ACCEPT)
+            looked = self.send("HEAD", f"manifests/{tag}", ACCEPT)
             there = required(looked, 200, 404).status == 200
             now = transport.response_digest(looked.headers) or self.resolve(tag) if there else ""
             if now == manifest.digest:
@@ -295,7 +289,7 @@ class Repository:
     ) -> Response:
         headers = {"Content-Type": manifest.media_type, **condition}
         path, content = f"manifests/{reference}", manifest.content
-        return self._http.send("PUT", path, headers, push=True, content=lambda: content)
+        return self.send("PUT", path, headers, push=True, content=lambda: content)
 
     def _put_known(self, put: Callable[[], Response], reference: str) -> Response:
         """Put a manifest whose blobs are in the registry.
@@ -306,12 +300,12 @@ class Repository:
         what = f"put {reference}"
         for seconds in UNKNOWN_FOR:
             try:
-                return self._http.send_with_retries(put, what, uploads=True)
+                return self.send_with_retries(put, what, uploads=True)
             except RegistryError as error:
                 if "MANIFEST_BLOB_UNKNOWN" not in error.why:
                     raise
                 time.sleep(seconds)
-        return self._http.send_with_retries(put, what, uploads=True)
+        return self.send_with_retries(put, what, uploads=True)
 
     def delete(self, digest: str) -> None:
         """Delete a manifest with all its tags, if it exists.
@@ -321,7 +315,7 @@ class Repository:
         """
 
         def delete() -> Response:
-            response = self._http.send("DELETE", f"manifests/{digest}", push=True)
+            response = self.send("DELETE", f"manifests/{digest}", push=True)
             if response.status == 405:
                 raise RegistryError(
                     f"{self.registry} does not allow deletion",
@@ -330,7 +324,7 @@ class Repository:
                 )
             return required(response, 202, 404)
 
-        self._http.send_with_retries(delete, f"DELETE manifests/{digest}")
+        self.send_with_retries(delete, f"DELETE manifests/{digest}")
 
 
 def blobs_of(manifest: Manifest) -> Iterator[str]:
@@ -341,7 +335,7 @@ def blobs_of(manifest: Manifest) -> Iterator[str]:
             yield part.digest
 
 
-# An image of a registry: its digest, its age, its labels and its layers.
+# The images of a repository: their digests, their age, their labels and their layers.
 
 PLATFORM = "linux/amd64"
 """An index takes the labels of its image for this platform."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -487,11 +486,6 @@ class Bill:
     parts: tuple[Part, ...]
     gaps: tuple[str, ...]
     """Contents that are not listed, each in a sentence."""
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 (hex) of all fields: documents share an identifier only where they are equal."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 def bill_of(plan: Plan, record: Record, dpkg: Dpkg | None) -> Bill:

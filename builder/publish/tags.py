@@ -1,8 +1,9 @@
-"""The history of a tag: a note of each move is attached to the image that the tag moved to.
+"""The tags of images in a registry: which ones an image gets, their history, moving one by hand.
 
-A note lists the moves before it, so one note tells the history of its tag: a move reads as much
-after a year as on the first day, and it does not matter which images are gone.  Where a key is
-configured, notes are signed, and others count for nothing.
+A note of each move is attached to the image that the tag moved to.  A note lists the moves before
+it, so one note tells the history of its tag: a move reads as much after a year as on the first day,
+and it does not matter which images are gone.  Where a key is configured, notes are signed, and
+others count for nothing.
 """
 
 from __future__ import annotations
@@ -308,7 +309,7 @@ def no_image(repository: Repository, reference: str) -> RegistryError:
     )
 
 
-# The tags of images in a registry: which ones an image gets, which move, moving one by hand.
+# The tags that an image gets, and one that is moved by hand.
 
 NIGHTLY, TAGS = "nightly", "tags"
 """Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""

@@ -1,7 +1,8 @@
-"""Artifacts that are attached to an image, and the list of them: the image's referrers.
+"""What is attached to an image, and who vouches for it: artifacts, signatures, verdicts.
 
-OCI image specification 1.1, "Guidelines for Artifact Usage".  For a registry without the referrers
-API a tag keeps the list (distribution specification 1.1, "Referrers Tag Schema").
+Artifacts are listed as the image's referrers (OCI image specification 1.1, "Guidelines for Artifact
+Usage").  For a registry without the referrers API a tag keeps the list (distribution specification
+1.1, "Referrers Tag Schema").
 """
 
 from __future__ import annotations
@@ -50,21 +51,6 @@ class Attachment:
     kind: str
     files: tuple[AttachedFile, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
-
-
-def attach(
-    repository: Repository,
-    subject: Manifest,
-    kind: str,
-    annotations: Mapping[str, str],
-    files: Sequence[AttachedFile] = (),
-) -> str:
-    """Attach an artifact of the type ``kind`` to an image; the artifact's digest.
-
-    An identical artifact is not attached again.
-    """
-    wanted = Attachment(kind, tuple(files), annotations)
-    return attach_all(repository, subject, [wanted])[0]
 
 
 def attach_all(

@@ -16,7 +16,7 @@ from builder.publish import prune as pruning
 from builder.publish import tags
 from builder.publish.prune import survey
 from builder.publish.registry import Manifest, Repository
-from builder.publish.verdicts import UNSIGNED, AttachedFile, attach
+from builder.publish.verdicts import UNSIGNED, AttachedFile
 from support.moves import attach_note
 from support.prunes import (
     ATTESTED,
@@ -36,6 +36,7 @@ from support.prunes import (
     unheard,
     worn,
 )
+from support.registries import attach
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 

@@ -19,12 +19,12 @@ from builder.docker.engine import split
 from builder.publish import tags as publish_tags
 from builder.publish.registry import Repository, layer_sizes
 from builder.publish.tags import MOVE
-from builder.publish.verdicts import VERDICT, AttachedFile, attach
+from builder.publish.verdicts import VERDICT, AttachedFile
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.prunes import CYCLONEDX, worn
 from support.publishing import PUSHED, made, own, tags
-from support.registries import Fault, Proxy, put_image
+from support.registries import Fault, Proxy, attach, put_image
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.xdist_group("pushed"), pytest.mark.usefixtures("own_cache")]

@@ -16,7 +16,7 @@ from builder.publish import verdicts
 from builder.publish.push import find_published
 from builder.publish.registry import MANIFESTS, Manifest, Repository, remote_image
 from support.prunes import CONFIG, PATH, unheard
-from support.registries import Fault, proxied, put_image
+from support.registries import Fault, attach, proxied, put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 
@@ -30,7 +30,7 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
         made = put_image(mine, f"round {number}")
         for kind in kinds:
             file = verdicts.AttachedFile("x", kind, f"{kind} {number}".encode())
-            verdicts.attach(mine, made, kind, {}, [file])
+            attach(mine, made, kind, {}, [file])
         mine.put_tag(f"v{number}", made, "")
         return made.digest
 
@@ -78,7 +78,7 @@ def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.Mo
 def test_what_is_attached_is_listed_once(repository: Repository) -> None:
     subject = put_image(repository, "k1")
     for kind in ("a/0", "a/1", "a/0"):
-        verdicts.attach(repository, subject, kind, {})
+        attach(repository, subject, kind, {})
     found = [entry["artifactType"] for entry in verdicts.referrers(repository, subject.digest)]
     assert found == ["a/0", "a/1"]
 

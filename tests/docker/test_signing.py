@@ -159,7 +159,8 @@ def test_a_recipe_from_elsewhere_is_written_nowhere_else(
     image: dict[str, Any], push: Any, tmp_path: Path
 ) -> None:
     from builder.publish.attachments import RECIPE
-    from builder.publish.verdicts import AttachedFile, attach
+    from builder.publish.verdicts import AttachedFile
+    from support.registries import attach
 
     push()
     repository = Repository(image["references"][0].rpartition(":")[0], print)

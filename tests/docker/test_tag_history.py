@@ -21,7 +21,7 @@ from builder.publish.verdicts import UNSIGNED, Trust
 from builder.upstream.night import _held
 from support.moves import attach_note
 from support.prunes import PATH
-from support.registries import Fault, Proxy, proxied, put_image
+from support.registries import Fault, Proxy, attach, proxied, put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 
@@ -61,7 +61,7 @@ def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None
     publish_tags.move(repository, "latest", one.digest, "first")
     told = {"tag": "latest", "reason": "odd", "number": "9" * 5000}
     named = {f"builder.move.{name}": value for name, value in told.items()}
-    verdicts.attach(repository, one, tags.MOVE, named)
+    attach(repository, one, tags.MOVE, named)
     found = tags.moves(repository, "latest", UNSIGNED)
     assert [move.reason for move in found] == ["first"]
     publish_tags.move(repository, "latest", put_image(repository, "k2").digest, "second")
@@ -304,7 +304,7 @@ def test_a_move_that_was_lost_to_another_machine_can_be_repeated(
 def forge(repository: Repository, image: Manifest, **told: object) -> None:
     """Attach a note that nobody signed."""
     annotations = {tags.TEXT: forged_text(repository, image, **told)}
-    verdicts.attach(repository, image, tags.MOVE, annotations)
+    attach(repository, image, tags.MOVE, annotations)
 
 
 def forged_text(repository: Repository, image: Manifest, **told: object) -> str:
@@ -355,7 +355,7 @@ def test_with_a_key_only_signed_notes_count(
     other = Repository(f"{repository.registry}/me/other", print)
     there = put_image(other, "two")
     for subject, where in ((there, other), (evil, repository)):
-        verdicts.attach(where, subject, tags.MOVE, good["annotations"])
+        attach(where, subject, tags.MOVE, good["annotations"])
         assert tags.last_note(where, "latest", subject.digest, reader) is None
 
 

@@ -21,10 +21,10 @@ from builder.publish.attachments import LOCAL, NAMES, RECIPE, attached
 from builder.publish.push import local_image, upload
 from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.tags import MOVE
-from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT, attach, referrers
+from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT, referrers
 from support.commands import ForkServer
 from support.publishing import own, tags, verified
-from support.registries import Proxy
+from support.registries import Proxy, attach
 from support.smoke_tests import docker
 
 pytestmark = [

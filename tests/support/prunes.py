@@ -20,9 +20,10 @@ from builder.publish import prune as prune_plan
 from builder.publish.prune import survey
 from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.tags import MOVE
-from builder.publish.verdicts import UNSIGNED, AttachedFile, attach, referrers
+from builder.publish.verdicts import UNSIGNED, AttachedFile, referrers
 from support.environment import REPOSITORY
 from support.moves import attach_note
+from support.registries import attach
 
 PATH = "me/hello-sm120"
 HELLO = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()

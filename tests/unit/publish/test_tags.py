@@ -10,9 +10,9 @@ from builder.publish.attachments import RECIPE
 from builder.publish.push import PushTags
 from builder.publish.registry import Repository
 from builder.publish.tags import Tags, past_moves, require_moving
-from builder.publish.verdicts import UNSIGNED, AttachedFile, attach, attach_all
+from builder.publish.verdicts import UNSIGNED, AttachedFile, attach_all
 from support.prunes import PATH
-from support.registries import put_image
+from support.registries import attach, put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 

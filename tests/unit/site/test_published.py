@@ -19,13 +19,13 @@ from builder.image.code_paths import CodePaths
 from builder.presets.schema import PresetUse
 from builder.publish import attachments, nights, tags
 from builder.publish.registry import Manifest, RemotePlatform, Repository
-from builder.publish.verdicts import REPRODUCTION, TEXT, VERDICT, Statement, Trust, attach
+from builder.publish.verdicts import REPRODUCTION, TEXT, VERDICT, Statement, Trust
 from builder.site.facts import collect, image_fact, published_tags
 from builder.site.pages import pages, write
 from support.moves import attach_note
 from support.nights import night
 from support.prunes import image, index
-from support.registries import put_image
+from support.registries import attach, put_image
 from support.reproductions import statement
 from support.shipped import PRESETS, RECIPES
 from support.verdicts import GOOD, verdict
