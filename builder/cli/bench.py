@@ -18,9 +18,9 @@ from builder.core.errors import RecipeError, RegistryError, WorldError
 from builder.core.files import require_writable, write_json
 
 if TYPE_CHECKING:
-    from builder.checks.series import Generation
     from builder.measure.bench import Benchmark, ComparedPoint, ServedImage
     from builder.presets.receipts import Receipt, ReceiptEntry
+    from builder.presets.schema import Generation
     from builder.publish.registry import RemoteImage
 
 

@@ -242,6 +242,32 @@ class ContextUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """One answer of a server.  Speeds are the server's own if it reports them."""
+
+    tokens: int
+    tokens_per_second: float
+    """Speed of the generation, without the prompt."""
+    prompt_tokens: int
+    seconds: float
+    """Wall time of the whole request, measured by the client."""
+    seed: int
+    prompt_tokens_per_second: float | None = None
+    drafted: int | None = None
+    """Tokens that the draft model proposed; None if the server does not report them."""
+    accepted: int | None = None
+    timed_by: Literal["server", "client"] = "server"
+    """Whose clock: the client's (first token to last) if the server reports no timings."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted share of the drafted tokens, from 0 to 1; None without a draft."""
+        if self.drafted is None or self.accepted is None or self.drafted == 0:
+            return None
+        return self.accepted / self.drafted
+
+
+@dataclass(frozen=True, slots=True)
 class PresetUse:
     """The use of a simulated card by the server of a preset; sizes are bytes."""
 
