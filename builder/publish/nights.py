@@ -86,7 +86,7 @@ def nightly_runs(repository: Repository, channel: str) -> list[NightlyRun]:
     try:
         (layer,) = body.layers or []
         ours = body.artifactType == NIGHTLY_RUNS and layer.size <= LARGEST
-        return parsed(repository.blob(layer.digest) if ours else b"another artifact")
+        return _FILE.validate_json(repository.blob(layer.digest) if ours else b"another artifact")
     except (ValueError, GoneError) as error:
         why = first_error(error) if isinstance(error, ValidationError) else str(error)
         raise RegistryError(
@@ -94,11 +94,6 @@ def nightly_runs(repository: Repository, channel: str) -> list[NightlyRun]:
             why[:LONGEST_REASON],
             "something else wrote it; the next nightly run starts it anew",
         ) from error
-
-
-def parsed(content: bytes) -> list[NightlyRun]:
-    """The nightly runs in a file; raises ``ValueError`` where it is damaged."""
-    return _FILE.validate_json(content)
 
 
 def compared(repository: Repository, run: NightlyRun) -> NightlyRun:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from builder.core.errors import GoneError, RegistryError
 from builder.core.files import named_lock, workspace
@@ -262,8 +262,7 @@ def _kinds(manifest: Manifest) -> list[str]:
 # attachments and their age.
 
 
-@dataclass(frozen=True, slots=True)
-class NightlyImage:
+class NightlyImage(NamedTuple):
     """An image with nightly tags."""
 
     image: SurveyedImage

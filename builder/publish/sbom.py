@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from debian.deb822 import Packages
@@ -154,8 +154,7 @@ ABSENT = re.compile(r"Could not find the file|no such file or directory", re.IGN
 """The engine's message for a path that a container does not have."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Package:
+class Package(NamedTuple):
     """An installed package; ``source`` is the package that it was built from."""
 
     name: str
@@ -165,8 +164,7 @@ class Package:
     source_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dpkg:
+class Dpkg(NamedTuple):
     """The installed packages of an image, sorted, and its distribution.
 
     ``distribution`` and ``release`` are ID and VERSION_ID of os-release(5): "debian", "13".
