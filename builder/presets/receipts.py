@@ -20,6 +20,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from builder.core.errors import ReceiptError, RecipeError
 from builder.core.files import write_json
 from builder.core.json_model import first_error
+from builder.core.names import SPLIT
 from builder.docker import gpus
 from builder.engines import families
 from builder.engines.device_code import no_code, runs_on
@@ -33,7 +34,6 @@ from builder.presets.shapes import Figure
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
 from builder.recipes.schema import Recipe
-from simulator.gguf import PART
 from simulator.selection import Capability
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def is_file(wanted: ModelFile, measured: ReceiptModel) -> bool:
     named = measured.name.casefold().startswith(model)
     # A part of a split model has the quantization of the whole, and not its size.
     return (
-        named and not PART.search(measured.name) and bool(wanted.of_quantization([measured.name]))
+        named and not SPLIT.search(measured.name) and bool(wanted.of_quantization([measured.name]))
     )
 
 

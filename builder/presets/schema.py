@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -358,6 +359,18 @@ class ModelFile(Model):
         if self.file is None and (self.sha256 or self.size):
             raise ValueError("sha256 and size need file as well")
         return self
+
+    def download_command(self, directory: str, names: Sequence[str]) -> str:
+        """The command of the Hub's own client that brings the model; empty without a repository.
+
+        ``names`` are its files in the repository; empty: they are not known.
+        """
+        if self.repository is None:
+            return ""
+        words = ["hf", "download", self.repository]
+        if not self.whole:
+            words += names or ["--include", f"*{self.quantization}*"]
+        return shlex.join([*words, "--local-dir", f"{directory}/{self.repository}"])
 
     @property
     def known_size(self) -> int | None:

@@ -7,7 +7,6 @@ formats of ``builder export``.
 from __future__ import annotations
 
 import re
-import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +14,13 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from builder.core.errors import RecipeError
+from builder.core.names import SPLIT, parts_of
 from builder.engines import families, layout
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import filled
 from builder.presets import command
 from builder.presets.schema import Caveat, ContainerOptions, ModelFile, Preset
 from builder.recipes.schema import Recipe
-from simulator.gguf import PART as SPLIT
-from simulator.gguf import parts_of
 
 HOST = "127.0.0.1"
 """The address that a service is published on, where the user names no other."""
@@ -483,7 +481,7 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
         unknown = UNKNOWN[place] if is_file else Path(UNKNOWN[place]).stem
         path = "/".join(filter(None, (file.repository, None if file.whole else name or unknown)))
         places[place] = f"{DIRECTORY}/{path}"
-        command = download_command(file, directory, [name] if name else [])
+        command = file.download_command(directory, [name] if name else [])
         if file.whole or name is not None:
             needs = f"Needs {file.shown}"
             missing.append(
@@ -497,16 +495,3 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
             incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
     mounts = (Mount(directory, DIRECTORY),) if places else ()
     return Files(places, mounts, tuple(missing), tuple(incomplete))
-
-
-def download_command(file: ModelFile, directory: str, names: Sequence[str]) -> str:
-    """The command of the Hub's own client that brings a model; empty without a repository.
-
-    ``names`` are its files in the repository; empty: they are not known.
-    """
-    if file.repository is None:
-        return ""
-    words = ["hf", "download", file.repository]
-    if not file.whole:
-        words += names or ["--include", f"*{file.quantization}*"]
-    return shlex.join([*words, "--local-dir", f"{directory}/{file.repository}"])
