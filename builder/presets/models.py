@@ -467,7 +467,7 @@ class Missing:
         if self.file.repository is None:
             return f"the preset names no repository: give the file with {option} FILE"
         known = [each.name for each in self.fetches] or [self.file.file or ""]
-        command = self.file.download_command(str(self.directory), [*filter(None, known)])
+        command = self.file.download(str(self.directory), [*filter(None, known)])
         return f"`builder run {target} --yes`, or {command}, or {option} FILE"
 
 

@@ -245,7 +245,7 @@ class _Model:
             offloaded=offloaded,
             host_memory=host,
             driver=driver_on(recipe, self.known.question.catalog, [self.card]),
-            get=file.download_command(str(self.models), [str(file.file)]),
+            get=file.download(str(self.models), [str(file.file)]),
             command=shlex.join([PROGRAM, *words]),
         )
 

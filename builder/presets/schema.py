@@ -360,18 +360,6 @@ class ModelFile(Model):
             raise ValueError("sha256 and size need file as well")
         return self
 
-    def download_command(self, directory: str, names: Sequence[str]) -> str:
-        """The command of the Hub's own client that brings the model; empty without a repository.
-
-        ``names`` are its files in the repository; empty: they are not known.
-        """
-        if self.repository is None:
-            return ""
-        words = ["hf", "download", self.repository]
-        if not self.whole:
-            words += names or ["--include", f"*{self.quantization}*"]
-        return shlex.join([*words, "--local-dir", f"{directory}/{self.repository}"])
-
     @property
     def known_size(self) -> int | None:
         """Its size in bytes, as exactly as it is known: "14.5 GB" is 14500000000."""
@@ -412,6 +400,18 @@ class ModelFile(Model):
         ]
         other = re.compile(rf"UD-{text}", re.I)
         return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
+
+    def download(self, directory: str, names: Sequence[str]) -> str:
+        """The command of the Hub's own client that brings it; empty without a repository.
+
+        ``names`` are its files in the repository; empty: they are not known.
+        """
+        if self.repository is None:
+            return ""
+        words = ["hf", "download", self.repository]
+        if not self.whole:
+            words += names or ["--include", f"*{self.quantization}*"]
+        return shlex.join([*words, "--local-dir", f"{directory}/{self.repository}"])
 
     @property
     def shown(self) -> str:

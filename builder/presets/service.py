@@ -481,7 +481,7 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
         unknown = UNKNOWN[place] if is_file else Path(UNKNOWN[place]).stem
         path = "/".join(filter(None, (file.repository, None if file.whole else name or unknown)))
         places[place] = f"{DIRECTORY}/{path}"
-        command = file.download_command(directory, [name] if name else [])
+        command = file.download(directory, [name] if name else [])
         if file.whole or name is not None:
             needs = f"Needs {file.shown}"
             missing.append(

@@ -387,7 +387,7 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Next
         why = "The image is not published"
         steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
     for file in _unnamed(preset).values():
-        command = file.download_command(MODELS, [])
+        command = file.download(MODELS, [])
         lacks, known = ("The file", "not known") if command else ("No repository", "known")
         steps.append(NextStep(f"{lacks} of {file.shown} is {known}", command))
     if steps:
