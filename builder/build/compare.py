@@ -47,15 +47,13 @@ from builder.image.compare import Comparison, compare_images, compare_trees, rea
 from builder.image.layers import damage_reported, manifest_of, platforms_of
 from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.publish.attachments import RECIPE, attached, recipe_texts
-from builder.publish.referrers import attach_all
-from builder.publish.registry import Repository
-from builder.publish.remote_image import images_in
-from builder.publish.tag_history import no_image
-from builder.publish.tags import open_repository
+from builder.publish.registry import Repository, images_in
+from builder.publish.tags import no_image, open_repository
 from builder.publish.verdicts import (
     REPRODUCTION,
     REPRODUCTION_TEXT,
     ReproductionStatement,
+    attach_all,
     require_signing,
     trust_of,
 )

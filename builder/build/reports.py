@@ -1,4 +1,4 @@
-"""What records show: verdicts as Markdown and JUnit XML, and the trials that the repository keeps.
+"""What records show: tables as Markdown, and the trials that the repository keeps.
 
 A record is of this machine; ``trials/RECIPE.json`` is in the repository, for machines that never
 built the image.  ``trials/README.md`` has tables of all these files.
@@ -6,21 +6,19 @@ built the image.  ``trials/README.md`` has tables of all these files.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 from pydantic import BaseModel, ConfigDict
 
 from builder.build.record import Record, newest_good
 from builder.checks import device
 from builder.checks.simulated import why_never
-from builder.checks.verdict import Check, CheckState, Verdict
+from builder.checks.verdict import cell
 from builder.core import sizes
 from builder.core.errors import RecipeError, WorldError
 from builder.core.files import atomic_write, write_json
@@ -33,7 +31,6 @@ from builder.image.code_paths import (
     KernelSummary,
     shown_parts,
     sums,
-    text_of,
     worse,
 )
 from builder.presets import cards
@@ -43,9 +40,7 @@ from builder.recipes.schema import GitSource, by_version
 from simulator.report import mib
 from simulator.work import WorkPath, texts_by_work
 
-# Verdicts and tables as Markdown, for a job's summary page.
-
-CELL_LIMIT = 300  # characters
+# Tables as Markdown, for a job's summary page.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,109 +53,11 @@ class Overview:
     notes: tuple[str, ...] = ()
 
 
-def of_verdict(name: str, verdict: Verdict) -> str:
-    """The verdict as Markdown: first the checks that did not pass, then all."""
-    bad = [*verdict.failures, *verdict.untried]
-    seconds = sum(check.seconds for check in verdict.checks)
-    lines = [
-        f"### {name}: {'verified' if verdict.good else '**not verified**'}",
-        "",
-        f"{len(verdict.checks)} checks in {seconds:.0f} s: {len(verdict.failures)} failed, "
-        f"{len(verdict.untried)} untried, {len(verdict.skipped)} skipped. "
-        f"{sizes.shown(verdict.download_size)} to download, "
-        f"{sizes.shown(verdict.unpacked_size)} unpacked.",
-        "",
-        f"`{verdict.digest}`",
-        "",
-    ]
-    lines += [f"On a simulated card: {_cell(verdict.device.text)}", ""] if verdict.device else []
-    lines += [f"Device code: {_cell(text_of(verdict.code))}", ""] if verdict.code else []
-    lines += _check_table(bad) if bad else []
-    details = _check_table(verdict.checks)
-    lines += ["<details><summary>All checks</summary>", "", *details, "</details>"]
-    return "\n".join(lines) + "\n"
-
-
 def of_table(overview: Overview) -> str:
     """A table with its title and notes."""
-    notes = [f"- {_cell(note)}\n" for note in overview.notes]
+    notes = [f"- {cell(note)}\n" for note in overview.notes]
     rows = _rows(overview.header, overview.rows)
     return "\n".join([f"### {overview.title}", "", rows, *notes]) + "\n"
-
-
-def append_to_summary(text: str) -> None:
-    """Append to the summary of a job in a GitHub workflow; nothing elsewhere."""
-    name = os.environ.get("GITHUB_STEP_SUMMARY")
-    if name:
-        with Path(name).open("a", encoding="utf-8") as stream:
-            stream.write(text)
-
-
-def _check_table(checks: Sequence[Check]) -> list[str]:
-    rows = ["| | check | of | expected | found | took |", "|---|---|---|---|---|---|"]
-    for check in checks:
-        cells = (check.state, check.kind, check.subject, check.expected, check.found)
-        rows.append("| " + " | ".join(map(_cell, cells)) + f" | {check.seconds:.2f} s |")
-    return [*rows, ""]
-
-
-def _cell(text: str) -> str:
-    """Text for a table cell, with Markdown and HTML escaped."""
-    short = " ".join(text.split())
-    short = short if len(short) <= CELL_LIMIT else short[: CELL_LIMIT - 3] + "..."
-    for character in "\\`*_[]<>|~":
-        short = short.replace(character, "\\" + character)
-    return short
-
-
-ILLEGAL = dict.fromkeys((*range(9), 11, 12, *range(14, 32)), "\N{REPLACEMENT CHARACTER}")
-"""Characters that XML 1.0 does not allow (section 2.2)."""
-ELEMENTS = {
-    CheckState.FAILED: "failure",
-    CheckState.UNTRIED: "error",
-    CheckState.SKIPPED: "skipped",
-}
-MESSAGE_LIMIT = 300  # characters of a message attribute; the element's text has all of it
-
-
-def junit(verdicts: Mapping[str, Verdict]) -> str:
-    """Verdicts by name as JUnit XML, as Ant writes it: a suite for each, a case for each check."""
-    root = ElementTree.Element("testsuites")
-    for name, verdict in verdicts.items():
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=name,
-            tests=str(len(verdict.checks)),
-            failures=str(len(verdict.failures)),
-            errors=str(len(verdict.untried)),
-            skipped=str(len(verdict.skipped)),
-            time=f"{sum(check.seconds for check in verdict.checks):.3f}",
-        )
-        properties = ElementTree.SubElement(suite, "properties")
-        for key in ("digest", "download_size", "unpacked_size"):
-            value = str(getattr(verdict, key))
-            ElementTree.SubElement(properties, "property", name=key, value=value)
-        for check in verdict.checks:
-            case = ElementTree.SubElement(
-                suite,
-                "testcase",
-                classname=f"{name}.{check.kind}",
-                name=f"{check.subject}: {check.expected}".translate(ILLEGAL),
-                time=f"{check.seconds:.3f}",
-            )
-            if tag := ELEMENTS.get(check.state):
-                text = check.comparison.translate(ILLEGAL)
-                short = text[:MESSAGE_LIMIT]
-                ElementTree.SubElement(case, tag, message=short, type=check.kind).text = text
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
-
-
-def write_junit(file: Path, verdicts: Mapping[str, Verdict]) -> None:
-    """Write verdicts as JUnit XML; raises ``OSError``."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(junit(verdicts), encoding="utf-8")
 
 
 # What images showed without a GPU, such as the memory of presets: ``trials/RECIPE.json``.
@@ -579,7 +476,7 @@ def _gates(image: KeptTrials, receipts: int) -> tuple[str, ...]:
 
 
 def _rows(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *(tuple(map(_cell, row)) for row in rows)]
+    lines = [header, ("---",) * len(header), *(tuple(map(cell, row)) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -41,32 +41,6 @@ Shape = Literal["steady", "warming up", "collapse", "cycle", "unsteady"]
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """One answer of a server.  Speeds are the server's own if it reports them."""
-
-    tokens: int
-    tokens_per_second: float
-    """Speed of the generation, without the prompt."""
-    prompt_tokens: int
-    seconds: float
-    """Wall time of the whole request, measured by the client."""
-    seed: int
-    prompt_tokens_per_second: float | None = None
-    drafted: int | None = None
-    """Tokens that the draft model proposed; None if the server does not report them."""
-    accepted: int | None = None
-    timed_by: Literal["server", "client"] = "server"
-    """Whose clock: the client's (first token to last) if the server reports no timings."""
-
-    @property
-    def acceptance(self) -> float | None:
-        """Accepted share of the drafted tokens, from 0 to 1; None without a draft."""
-        if self.drafted is None or self.accepted is None or self.drafted == 0:
-            return None
-        return self.accepted / self.drafted
-
-
-@dataclass(frozen=True, slots=True)
 class Series:
     """The statistics of a series of speeds, and its shape."""
 
@@ -300,25 +274,3 @@ def _of_levels(values: Sequence[float], levels: Sequence[bool]) -> tuple[Shape, 
 def _even(values: Sequence[float]) -> bool:
     mean = statistics.fmean(values)
     return mean > 0 and statistics.stdev(values) <= WIDE * mean
-
-
-QUANTILES = (
-    *(12.7063, 4.3027, 3.1825, 2.7765, 2.5706, 2.4470, 2.3647, 2.3061, 2.2622, 2.2282),
-    *(2.2010, 2.1789, 2.1604, 2.1448, 2.1315, 2.1200, 2.1099, 2.1010, 2.0931, 2.0860),
-    *(2.0797, 2.0739, 2.0687, 2.0639, 2.0596, 2.0556, 2.0519, 2.0485, 2.0453, 2.0423),
-)
-"""Student's t for 95 % and 1, 2, ... degrees of freedom, rounded up; the last one for more."""
-
-
-def quantile(freedom: float) -> float:
-    """Student's t for 95 % and at least these degrees of freedom, which may be a fraction."""
-    return QUANTILES[min(max(int(freedom), 1), len(QUANTILES)) - 1]
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The interval of the mean with 95 % confidence, by Student's t; None for fewer than two."""
-    if len(values) < 2:
-        return None
-    mean = statistics.fmean(values)
-    reach = quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean - reach, mean + reach

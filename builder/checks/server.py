@@ -21,12 +21,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from builder.core import web
 from builder.core.errors import UntriedError
 from builder.core.json_model import first_error
+from builder.core.names import parts_of
 from builder.core.web import REFUSED, Opened, WebError, cause
 from builder.docker.containers import Container, proxy, started
 from builder.engines import layout
 from builder.engines.servers import API_FLAVORS, ApiFlavor, filled
 from builder.recipes.probes import Serve
-from simulator.gguf import parts_of
 
 # The answers of engines' servers: OpenAI's API, with the additions of llama.cpp and others.
 #

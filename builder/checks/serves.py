@@ -17,7 +17,6 @@ from urllib.parse import urljoin
 
 from builder.checks import series
 from builder.checks.contract import driver_of
-from builder.checks.series import Generation
 from builder.checks.server import (
     Answer,
     Detokenized,
@@ -38,6 +37,7 @@ from builder.core.errors import UntriedError, listed
 from builder.docker import gpus
 from builder.docker.containers import NotRunnableError
 from builder.engines.servers import TokenizerPages
+from builder.presets.schema import Generation
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator.selection import Capability

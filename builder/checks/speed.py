@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from builder.checks.series import Generation
 from builder.checks.server import (
     ServerClient,
     ServerTimings,
@@ -16,6 +15,7 @@ from builder.checks.server import (
 )
 from builder.core.log import Log
 from builder.engines.servers import ApiFlavor
+from builder.presets.schema import Generation
 
 # Published benchmarks of local models use this task; the wording is ours.
 PROMPT = (

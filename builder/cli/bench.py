@@ -18,10 +18,10 @@ from builder.core.errors import RecipeError, RegistryError, WorldError
 from builder.core.files import require_writable, write_json
 
 if TYPE_CHECKING:
-    from builder.checks.series import Generation
     from builder.measure.bench import Benchmark, ComparedPoint, ServedImage
     from builder.presets.receipts import Receipt, ReceiptEntry
-    from builder.publish.remote_image import RemoteImage
+    from builder.presets.schema import Generation
+    from builder.publish.registry import RemoteImage
 
 
 def run_benchmark(
@@ -290,7 +290,7 @@ def add(
     """
     from builder.presets import receipts
     from builder.presets.receipts import require_valid
-    from builder.publish.remote_image import remote_image
+    from builder.publish.registry import remote_image
     from builder.publish.tags import repository_of
 
     recipes = catalog_at(catalog)

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from builder.build.compare import ReproducedImages, Reproduction
     from builder.build.compilers import Table
     from builder.checks.kernel_test import CaseResult
-    from builder.image.code_paths import FunctionDifference
     from builder.image.compare import (
         Comparison,
         Difference,
         FileDifference,
         LayerDifference,
     )
+    from builder.image.device_code import FunctionDifference
     from builder.image.layers import Node
     from simulator.ledger import Kernel, Ledger
 

@@ -99,8 +99,9 @@ def status(
 
 def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> None:
     from builder.build import reports
+    from builder.checks.verdict import append_to_summary
 
-    reports.append_to_summary(reports.of_table(overview))
+    append_to_summary(reports.of_table(overview))
     if as_json:
         print_json(data)
         return

@@ -22,11 +22,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from builder.build import reports
 from builder.build.build import BuildSession
 from builder.build.log import BuildStep, step_name
 from builder.checks.subject import GpuTest
-from builder.checks.verdict import Verdict
+from builder.checks.verdict import Verdict, append_to_summary, markdown, write_junit
 from builder.cli.options import catalog_at
 from builder.cli.terminal import err
 from builder.core import settings
@@ -141,8 +140,8 @@ def reporter(junit: Path | None = None) -> BuildProgress:
     def write(name: str, verdict: Verdict) -> None:
         verdicts[name] = verdict
         if junit is not None:
-            reports.write_junit(junit, verdicts)
-        reports.append_to_summary(reports.of_verdict(name, verdict))
+            write_junit(junit, verdicts)
+        append_to_summary(markdown(name, verdict))
 
     return BuildProgress(write)
 

@@ -22,10 +22,10 @@ from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
-    from builder.publish.prune import Pruned, PrunePlan
+    from builder.publish.prune import PrunePlan
     from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
-    from builder.publish.tag_history import Move
+    from builder.publish.tags import Move
     from builder.publish.verdicts import Trust
 
 group = typer.Typer(
@@ -95,7 +95,7 @@ def rollback(
     BUILDER_COSIGN_KEY or BUILDER_TRUSTED_KEYS, only signed notes of moves count.
     """
     from builder.publish import tags
-    from builder.publish.tag_history import require_previous
+    from builder.publish.tags import require_previous
 
     with _moving(recipe, catalog, tag, to) as (repository, trust):
         target, dropped = to or require_previous(repository, tag, trust), drop_platform or ()
@@ -114,8 +114,7 @@ def history(
 
     Each digest is valid for `--to`. Moves to images that were deleted are not shown.
     """
-    from builder.publish.tag_history import moves, require_tag
-    from builder.publish.tags import repository_of
+    from builder.publish.tags import moves, repository_of, require_tag
 
     repository = repository_of(catalog_at(catalog), recipe, log)
     with _trust() as trust:
@@ -216,6 +215,7 @@ def prune(
     A terminal is asked before; elsewhere nothing is deleted without --yes. The newest nightlies
     stay, and each image that a tag, an index, a signature or one of --keep rollbacks needs.
     """
+    from builder.docker.engine import HUB
     from builder.publish.prune import prune as prune_channel
     from builder.publish.tags import open_repository
     from builder.recipes.catalog import require_channels
@@ -225,13 +225,13 @@ def prune(
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     others = recipes.of_repository(entry.recipe.image.repository)
 
-    def pruned(*, delete: bool) -> Pruned:
+    def pruned(*, delete: bool) -> tuple[PrunePlan, tuple[str, ...]]:
         channel = entry.recipe.channel
         return prune_channel(
             repository, channel, keep, others, loaded, log, signed=signed, dry_run=not delete
         )
 
-    done = pruned(delete=yes and not dry_run)
+    plan, deleted = pruned(delete=yes and not dry_run)
     if as_json:
         nightlies = [
             {
@@ -240,19 +240,19 @@ def prune(
                 "created": each.image.created.isoformat() if each.image.created else "",
                 "stays": each.kept_because,
             }
-            for each in done.plan.candidates
+            for each in plan.candidates
         ]
-        result: dict[str, Any] = {"repository": repository.name, "deleted": list(done.deleted)}
-        result |= {"channel": done.plan.channel, "nightlies": nightlies}
-        print_json(result | {"others": list(done.plan.others), "bytes": done.plan.freed_bytes})
+        result: dict[str, Any] = {"repository": repository.name, "deleted": list(deleted)}
+        result |= {"channel": plan.channel, "nightlies": nightlies}
+        print_json(result | {"others": list(plan.others), "bytes": plan.freed_bytes})
         return
-    going = _print_plan(done.plan, done.deleted, delete=yes and not dry_run)
+    going = _print_plan(plan, deleted, delete=yes and not dry_run)
     if going and not yes and not dry_run:
         if not sys.stdin.isatty() or not typer.confirm("Delete them?", err=True):
             log("nothing was deleted: --yes agrees")
             return
-        done = pruned(delete=True)
-    if done.deleted and not done.on_hub:
+        plan, deleted = pruned(delete=True)
+    if deleted and repository.registry != HUB:
         log("the registry frees the space at its next garbage collection")
 
 
@@ -447,7 +447,7 @@ def sbom(
     """
     from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.publish import spdx as documents_of
+    from builder.publish import attachments as documents_of
     from builder.publish.attachments import attached, documents
     from builder.publish.tags import repository_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from unicodedata import category
 
@@ -80,3 +80,26 @@ def github_page(url: str, path: str = "") -> str:
     """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
     found = GITHUB.fullmatch(url)
     return f"https://github.com/{found[1]}/{found[2]}/{path}".removesuffix("/") if found else ""
+
+
+# Models that llama-gguf-split split: NAME-00001-of-00003.gguf is the first of three files.
+
+SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.ASCII)
+
+
+def parts_of(name: str, names: Iterable[str]) -> list[str]:
+    """The ``names`` that are parts of the same model, in order; the name where it has none."""
+    split = SPLIT.search(name)
+    if split is None:
+        return [name]
+    found = {each: SPLIT.search(each) for each in names}
+    return sorted(
+        each
+        for each, part in found.items()
+        if part and part[2] == split[2] and each[: part.start()] == name[: split.start()]
+    )
+
+
+def renamed(name: str, number: int, count: int) -> str:
+    """The name of another part, counted from 1."""
+    return SPLIT.sub(f"-{number:05}-of-{count:05}.gguf", name)

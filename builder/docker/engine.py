@@ -47,8 +47,7 @@ class LateError(UntriedError):
     """The client was stopped because it did not end in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """An exit status and an output, both streams together."""
 
     status: int

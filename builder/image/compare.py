@@ -25,9 +25,9 @@ from builder.core.errors import WorldError
 from builder.core.files import require_space
 from builder.docker.containers import Blobs
 from builder.image import layers as images
-from builder.image.code_paths import (
+from builder.image.code_paths import CodePaths
+from builder.image.device_code import (
     CodeDifference,
-    CodePaths,
     DifferenceState,
     compare_code,
     may_have_code,

@@ -18,7 +18,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder import __version__
-from builder.checks.series import Generation, quantile
 from builder.checks.server import (
     ModelList,
     NotServingError,
@@ -45,7 +44,9 @@ from builder.presets.receipts import (
     ReceiptFigures,
     ReceiptModel,
     Request,
+    quantile,
 )
+from builder.presets.schema import Generation
 from builder.recipes.fields import Text, Value
 from builder.recipes.probes import Serve
 from simulator import report

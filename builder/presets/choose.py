@@ -31,7 +31,6 @@ from builder.presets import cards, command, is_preset, model_names, named, shape
 from builder.presets.cards import USABLE, Card, HostCard, Machine, host_card, is_listed_as
 from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
 from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
-from builder.presets.service import OPTIONS_OF_PLACES
 from builder.presets.shapes import (
     OFFLOADING,
     Figure,
@@ -382,7 +381,7 @@ def run_words(name: str, preset: Preset, context: int | None) -> list[str]:
     words = [name, *(["--context", str(context)] if context else [])]
     for place, file in preset.files.items():
         if file.repository is None and not file.whole and file.file is None:
-            words += [OPTIONS_OF_PLACES[place], "FILE"]
+            words += [f"--{place}", "FILE"]
     return words
 
 

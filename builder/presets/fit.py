@@ -42,7 +42,6 @@ from builder.presets import command
 from builder.presets.cards import Card
 from builder.presets.command import option_of
 from builder.presets.hollow import HollowModel, write_checkpoint, write_hollow
-from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator.report import (
@@ -590,7 +589,7 @@ def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> N
         setting = command.setting_of(first, recipe) if command.option_of(first) else ""
         place = set_by.get(setting) if setting else None
         if place and not any(DRAFT in word for word in (first, *values)):
-            name, ours = first.partition("=")[0], OPTIONS_OF_PLACES[place]
+            name, ours = first.partition("=")[0], f"--{place}"
             raise OptionError(f"{name} is set by the {ours} of fit: leave it out after --")
 
 

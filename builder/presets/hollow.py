@@ -15,10 +15,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from builder.core.errors import FetchError, WorldError
 from builder.core.log import Log
+from builder.core.names import SPLIT
 from builder.presets import models
 from builder.presets.models import REPOSITORY, Location, locate, on_the_hub
 from simulator import gguf as headers
-from simulator.gguf import PART, CutError, Header, NotGgufError, NotSafetensorsError, Readable
+from simulator.gguf import CutError, Header, NotGgufError, NotSafetensorsError, Readable
 
 HOLE = 64 << 20  # bytes of the hole by which a file system is tried
 MOST_PARTS = 999
@@ -49,7 +50,7 @@ def write_hollow(text: str, folder: Path, log: Log) -> HollowModel:
     require_holes(folder)
     if location.remote:
         log(f"reading the header of {location.shown}")
-    found = PART.search(location.name)
+    found = SPLIT.search(location.name)
     if found and int(found[1]) != 1:
         raise FetchError(
             f"{location.shown} is part {int(found[1])} of a split model",

@@ -39,7 +39,6 @@ from builder.presets.service import (
     DIRECTORY,
     HOST,
     KEY,
-    OPTIONS_OF_PLACES,
     RESTART,
     UNKNOWN,
     Files,
@@ -52,8 +51,7 @@ from builder.presets.service import (
     names_below,
     service,
 )
-from builder.publish.registry import Repository
-from builder.publish.remote_image import remote_image
+from builder.publish.registry import Repository, remote_image
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
@@ -371,7 +369,7 @@ def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: L
             raise RecipeError(
                 f"{name} after -- names no file of this machine: {value}",
                 "builder mounts the file that it replaces",
-                f"name a file before --: {OPTIONS_OF_PLACES[place]} FILE",
+                f"name a file before --: --{place} FILE",
             )
         else:
             options += group

@@ -26,13 +26,12 @@ from builder.core.errors import BusyError, FetchError, WorldError
 from builder.core.files import full_disk, is_disk_full, own_file, require_space, require_writable
 from builder.core.json_model import JsonModel
 from builder.core.log import Log
-from builder.core.names import PART, require_writable_names, why_not_writable
+from builder.core.names import PART, renamed, require_writable_names, why_not_writable
 from builder.core.remote_file import PartialReadError, RemoteFile
 from builder.core.web import PATIENT, Client, Follow, RetryPolicy, WebError, cause
 from builder.presets import service
 from builder.presets.schema import ModelFile
-from builder.presets.service import DIRECTORY, OPTIONS_OF_PLACES, Files, Mount, Run
-from simulator.gguf import renamed
+from builder.presets.service import DIRECTORY, Files, Mount, Run
 
 # The Hugging Face Hub: files, addresses; by its own client the user's token and the cache.
 #
@@ -464,11 +463,11 @@ class Missing:
 
     def commands(self, target: str) -> str:
         """How to get it: the commands of builder and of the Hub's own client."""
-        option = OPTIONS_OF_PLACES[self.place]
+        option = f"--{self.place}"
         if self.file.repository is None:
             return f"the preset names no repository: give the file with {option} FILE"
         known = [each.name for each in self.fetches] or [self.file.file or ""]
-        command = service.download_command(self.file, str(self.directory), [*filter(None, known)])
+        command = self.file.download(str(self.directory), [*filter(None, known)])
         return f"`builder run {target} --yes`, or {command}, or {option} FILE"
 
 

@@ -5,21 +5,22 @@ It tells no host name, user, path, address or serial number (``private``).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from builder.checks.series import Generation, mean_interval
 from builder.core.errors import ReceiptError, RecipeError
 from builder.core.files import write_json
 from builder.core.json_model import first_error
+from builder.core.names import SPLIT
 from builder.docker import gpus
 from builder.engines import families
 from builder.engines.device_code import no_code, runs_on
@@ -28,16 +29,15 @@ from builder.presets import choose, command
 from builder.presets.cards import DRIVER, plain_name
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Measured
-from builder.presets.schema import ModelFile, Preset
+from builder.presets.schema import Generation, ModelFile, Preset
 from builder.presets.shapes import Figure
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
 from builder.recipes.schema import Recipe
-from simulator.gguf import PART
 from simulator.selection import Capability
 
 if TYPE_CHECKING:
-    from builder.publish.remote_image import RemoteImage
+    from builder.publish.registry import RemoteImage
 
 LARGEST = 4 << 20  # bytes of a file
 
@@ -271,8 +271,30 @@ def is_file(wanted: ModelFile, measured: ReceiptModel) -> bool:
     named = measured.name.casefold().startswith(model)
     # A part of a split model has the quantization of the whole, and not its size.
     return (
-        named and not PART.search(measured.name) and bool(wanted.of_quantization([measured.name]))
+        named and not SPLIT.search(measured.name) and bool(wanted.of_quantization([measured.name]))
     )
+
+
+QUANTILES = (
+    *(12.7063, 4.3027, 3.1825, 2.7765, 2.5706, 2.4470, 2.3647, 2.3061, 2.2622, 2.2282),
+    *(2.2010, 2.1789, 2.1604, 2.1448, 2.1315, 2.1200, 2.1099, 2.1010, 2.0931, 2.0860),
+    *(2.0797, 2.0739, 2.0687, 2.0639, 2.0596, 2.0556, 2.0519, 2.0485, 2.0453, 2.0423),
+)
+"""Student's t for 95 % and 1, 2, ... degrees of freedom, rounded up; the last one for more."""
+
+
+def quantile(freedom: float) -> float:
+    """Student's t for 95 % and at least these degrees of freedom, which may be a fraction."""
+    return QUANTILES[min(max(int(freedom), 1), len(QUANTILES)) - 1]
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of the mean with 95 % confidence, by Student's t; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    mean = fmean(values)
+    reach = quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return mean - reach, mean + reach
 
 
 def interval(point: ReceiptFigures) -> tuple[float, float] | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -242,6 +243,32 @@ class ContextUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Generation:
+    """One answer of a server.  Speeds are the server's own if it reports them."""
+
+    tokens: int
+    tokens_per_second: float
+    """Speed of the generation, without the prompt."""
+    prompt_tokens: int
+    seconds: float
+    """Wall time of the whole request, measured by the client."""
+    seed: int
+    prompt_tokens_per_second: float | None = None
+    drafted: int | None = None
+    """Tokens that the draft model proposed; None if the server does not report them."""
+    accepted: int | None = None
+    timed_by: Literal["server", "client"] = "server"
+    """Whose clock: the client's (first token to last) if the server reports no timings."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted share of the drafted tokens, from 0 to 1; None without a draft."""
+        if self.drafted is None or self.accepted is None or self.drafted == 0:
+            return None
+        return self.accepted / self.drafted
+
+
+@dataclass(frozen=True, slots=True)
 class PresetUse:
     """The use of a simulated card by the server of a preset; sizes are bytes."""
 
@@ -373,6 +400,18 @@ class ModelFile(Model):
         ]
         other = re.compile(rf"UD-{text}", re.I)
         return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
+
+    def download(self, directory: str, names: Sequence[str]) -> str:
+        """The command of the Hub's own client that brings it; empty without a repository.
+
+        ``names`` are its files in the repository; empty: they are not known.
+        """
+        if self.repository is None:
+            return ""
+        words = ["hf", "download", self.repository]
+        if not self.whole:
+            words += names or ["--include", f"*{self.quantization}*"]
+        return shlex.join([*words, "--local-dir", f"{directory}/{self.repository}"])
 
     @property
     def shown(self) -> str:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from builder.core.errors import GoneError, RegistryError
 from builder.core.json_model import first_error
 from builder.image.code_paths import KernelSummary, worse
-from builder.publish import referrers
+from builder.publish import verdicts
 from builder.publish.registry import Repository
 
 NIGHTLY_RUNS = "application/vnd.builder.nights.v1+json"
@@ -86,7 +86,7 @@ def nightly_runs(repository: Repository, channel: str) -> list[NightlyRun]:
     try:
         (layer,) = body.layers or []
         ours = body.artifactType == NIGHTLY_RUNS and layer.size <= LARGEST
-        return parsed(repository.blob(layer.digest) if ours else b"another artifact")
+        return _FILE.validate_json(repository.blob(layer.digest) if ours else b"another artifact")
     except (ValueError, GoneError) as error:
         why = first_error(error) if isinstance(error, ValidationError) else str(error)
         raise RegistryError(
@@ -94,11 +94,6 @@ def nightly_runs(repository: Repository, channel: str) -> list[NightlyRun]:
             why[:LONGEST_REASON],
             "something else wrote it; the next nightly run starts it anew",
         ) from error
-
-
-def parsed(content: bytes) -> list[NightlyRun]:
-    """The nightly runs in a file; raises ``ValueError`` where it is damaged."""
-    return _FILE.validate_json(content)
 
 
 def compared(repository: Repository, run: NightlyRun) -> NightlyRun:
@@ -129,8 +124,8 @@ def write(repository: Repository, run: NightlyRun) -> None:
         known = []
     run = run.model_copy(update={"reason": _without_paths(run.reason)})
     content = _FILE.dump_json([run, *known][:MOST], indent=1)
-    file = referrers.AttachedFile("nights.json", NIGHTLY_RUNS, content)
-    referrers.store(repository, tag_of(run.channel), NIGHTLY_RUNS, [file])
+    file = verdicts.AttachedFile("nights.json", NIGHTLY_RUNS, content)
+    verdicts.store(repository, tag_of(run.channel), NIGHTLY_RUNS, [file])
 
 
 def _without_paths(text: str) -> str:

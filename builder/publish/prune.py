@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from builder.core.errors import GoneError, RegistryError
 from builder.core.files import named_lock, workspace
@@ -21,12 +21,9 @@ from builder.core.settings import Settings
 from builder.docker.engine import HUB
 from builder.engines.layout import CREATED
 from builder.publish.hub import Hub
-from builder.publish.referrers import entries_of, referrers_tag
-from builder.publish.registry import Manifest, Repository
-from builder.publish.remote_image import configuration
-from builder.publish.tag_history import Note, notes_in, rollback_targets, trace_moves
-from builder.publish.tags import NIGHTLY, TAGS
-from builder.publish.verdicts import Trust, built_at, trust_of
+from builder.publish.registry import Manifest, Repository, configuration
+from builder.publish.tags import NIGHTLY, TAGS, Note, notes_in, rollback_targets, trace_moves
+from builder.publish.verdicts import Trust, built_at, entries_of, referrers_tag, trust_of
 from builder.recipes.schema import Recipe
 
 # The contents of a repository: its images, their age, and their attachments.
@@ -265,8 +262,7 @@ def _kinds(manifest: Manifest) -> list[str]:
 # attachments and their age.
 
 
-@dataclass(frozen=True, slots=True)
-class NightlyImage:
+class NightlyImage(NamedTuple):
     """An image with nightly tags."""
 
     image: SurveyedImage
@@ -409,16 +405,6 @@ def _freed(images: Sequence[SurveyedImage], stays: Collection[str]) -> int:
 # The plan, carried out.
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """The outcome of a prune."""
-
-    plan: PrunePlan
-    deleted: tuple[str, ...]
-    """The tags that were deleted."""
-    on_hub: bool
-
-
 def prune(
     repository: Repository,
     channel: str,
@@ -429,10 +415,11 @@ def prune(
     *,
     signed: bool = False,
     dry_run: bool = True,
-) -> Pruned:
+) -> tuple[PrunePlan, tuple[str, ...]]:
     """Delete all nightlies of a channel but the newest ``keep`` and the nightlies in use.
 
-    The targets of ``keep`` rollbacks, one after the other, are in use.
+    The plan, and the tags that were deleted.  The targets of ``keep`` rollbacks, one after the
+    other, are in use.
 
     ``recipes`` are the recipes of the repository: their versions and tags are no nightlies;
     ``signed`` deletes signed images, too.  Raises ``BusyError`` where another run on this machine
@@ -444,7 +431,6 @@ def prune(
         for name in (recipe.version, *recipe.image.tags, *recipe.image.moving)
     }
     settings.require_directories()
-    on_hub = repository.registry == HUB
     deleted: tuple[str, ...] = ()
     with ExitStack() as held:
         for lock in () if dry_run else (NIGHTLY, TAGS):
@@ -453,9 +439,9 @@ def prune(
         images = survey(repository, channel, trust_of(settings, work))
         decided = plan_prune(images, channel, keep, signed=signed, names=names)
         if not dry_run:
-            hub = Hub(settings.hub_api, log) if on_hub else None
+            hub = Hub(settings.hub_api, log) if repository.registry == HUB else None
             deleted = delete(repository, decided, log, hub)
-    return Pruned(decided, deleted, on_hub)
+    return decided, deleted
 
 
 def delete(

@@ -29,21 +29,38 @@ from builder.docker import containers as engine
 from builder.docker.containers import Blobs
 from builder.engines.layout import LABEL_KEY, VERSION
 from builder.plan.plan import Plan
-from builder.publish import cosign
 from builder.publish.attachments import missing_attachments
-from builder.publish.referrers import Attachment, attach_all, referrers
-from builder.publish.registry import Manifest, Repository, blobs_of
-from builder.publish.remote_image import (
+from builder.publish.registry import (
+    Manifest,
     PlatformImage,
+    Repository,
     Update,
+    blobs_of,
     configuration,
     require_within,
     updates_of,
 )
-from builder.publish.tag_history import By, Move, new_note, notes_in
-from builder.publish.tags import Tags, open_repository, require_points_to
+from builder.publish.tags import (
+    By,
+    Move,
+    Tags,
+    new_note,
+    notes_in,
+    open_repository,
+    require_points_to,
+)
 from builder.publish.transport import INDEX, Configuration, checked
-from builder.publish.verdicts import Trust, require_signing, trust_of, verdict_on, verdict_signers
+from builder.publish.verdicts import (
+    Attachment,
+    Trust,
+    attach_all,
+    referrers,
+    require_signing,
+    sign_image,
+    trust_of,
+    verdict_on,
+    verdict_signers,
+)
 
 # Which image of a registry counts: the one rule for tags, attachments and signatures.
 #
@@ -533,7 +550,7 @@ class _Run:
     def sign(self, digest: str) -> None:
         """Sign an image or an index with this run's key, if there is one and it is not signed."""
         name, key = self.repository.name, self.trust.signing
-        if key and cosign.sign(name, digest, key, self.trust.work):
+        if key and sign_image(name, digest, key, self.trust.work):
             self.session.log(f"signed {name}@{digest[:19]}")
 
     def push(

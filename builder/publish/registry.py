@@ -1,4 +1,4 @@
-"""A repository of a registry, by the OCI distribution specification 1.1.
+"""A repository of a registry, by the OCI distribution specification 1.1, and the images in it.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.  ``transport``
 authorizes, sends and retries the requests, and checks the responses.
@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from builder.core import sizes
 from builder.core.errors import GoneError, RegistryError, WorldError
+from builder.core.log import Log
 from builder.core.web import Response, WebError, time_span
-from builder.docker.engine import split
+from builder.engines.layout import CREATED, LABEL_KEY, LABEL_RECIPE_KEY, REVISION, VERSION
 from builder.publish import transport
-from builder.publish.transport import IMAGE_MANIFEST, INDEX, Body, Transport, UploadStream, required
+from builder.publish.transport import (
+    IMAGE_MANIFEST,
+    INDEX,
+    Body,
+    Configuration,
+    Transport,
+    UploadStream,
+    required,
+)
 
 MANIFESTS = (
     IMAGE_MANIFEST,
@@ -63,7 +72,7 @@ class Manifest:
         return transport.json_object(self.content, Body, f"the manifest {self.digest}")
 
 
-class Repository:
+class Repository(Transport):
     """One repository of a registry; ``log`` gets lines about waits and uploads.
 
     ``token_hosts``: other hosts that it may name for tokens, by the user's settings.
@@ -72,18 +81,13 @@ class Repository:
     def __init__(
         self, name: str, log: Callable[[str], None], token_hosts: Collection[str] = ()
     ) -> None:
-        self.name = name
-        self.registry, self.path = split(name)
-        self.log = log
-        self._http = Transport(name, log, token_hosts)
+        super().__init__(name, log, token_hosts)
         self._seen: set[str] = set()
         """Digests of blobs that the registry is known to have."""
 
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest of a tag or a digest, or None."""
-        response = self._http.request(
-            "GET", f"manifests/{reference}", ACCEPT, limit=LARGEST_MANIFEST
-        )
+        response = self.request("GET", f"manifests/{reference}", ACCEPT, limit=LARGEST_MANIFEST)
         if response is None:
             return None
         kind = transport.media_type(response.headers) or IMAGE_MANIFEST
@@ -101,7 +105,7 @@ class Repository:
         Docker Hub counts a GET of a manifest as a pull, a HEAD not (docs.docker.com, "Docker Hub
         pull usage and limits").
         """
-        response = self._http.request("HEAD", f"manifests/{reference}", ACCEPT)
+        response = self.request("HEAD", f"manifests/{reference}", ACCEPT)
         if response is None:
             return ""
         # The specification does not require the digest in this response.
@@ -112,7 +116,7 @@ class Repository:
 
         Tag histories and nightly runs are ordered by time.
         """
-        ahead = self._http.ahead
+        ahead = self.ahead
         if abs(ahead) > LARGEST_SKEW:
             way = "ahead of" if ahead > 0 else "behind"
             raise WorldError(
@@ -142,7 +146,7 @@ class Repository:
             if len(seen) == MOST_PAGES:
                 raise RegistryError(f"a list of {self.name} has more than {MOST_PAGES} pages")
             seen.add(following)
-            response = self._http.request("GET", following, limit=LARGEST_PAGE)
+            response = self.request("GET", following, limit=LARGEST_PAGE)
             if response is None:
                 return
             yield response
@@ -153,7 +157,7 @@ class Repository:
 
         Raises ``GoneError`` where it does not exist, ``RegistryError`` where its digest differs.
         """
-        response = self._http.request(
+        response = self.request(
             "GET", f"blobs/{digest}", limit=LARGEST_BLOB, total_timeout=SLOWEST_BLOB
         )
         if response is None:
@@ -185,13 +189,13 @@ class Repository:
 
         Raises ``FetchError``.
         """
-        begun = self._http.send_with_retries(
-            lambda: required(self._http.send("POST", UPLOADS, push=True), 202), "begin an upload"
+        begun = self.send_with_retries(
+            lambda: required(self.send("POST", UPLOADS, push=True), 202), "begin an upload"
         )
         # A failed cancellation does not matter: registries discard uploads that do not continue.
         with suppress(WebError, RegistryError):
             url = transport.upload_address(begun, self.name)
-            self._http.send("DELETE", url, push=True)
+            self.send("DELETE", url, push=True)
 
     def put_blob(self, digest: str, file: Path) -> bool:
         """Upload a file unless the registry has it; whether it was uploaded."""
@@ -203,7 +207,7 @@ class Repository:
                 self.log(f"{name}: uploading")
                 stream.seek(0)
                 # An empty stream would be sent in chunks, which registries refuse.
-                return UploadStream(stream, size, self._http, name) if size else b""
+                return UploadStream(stream, size, self, name) if size else b""
 
             uploaded = self._upload(digest, content)
         if not uploaded:
@@ -222,13 +226,13 @@ class Repository:
         def upload() -> Response:
             nonlocal sent
             # It may also be there because only the response to an earlier attempt was lost.
-            there = self._http.send("HEAD", f"blobs/{digest}", push=True)
+            there = self.send("HEAD", f"blobs/{digest}", push=True)
             if required(there, 200, 404).status == 200:
                 return there
-            begun = required(self._http.send("POST", UPLOADS, push=True), 202)
+            begun = required(self.send("POST", UPLOADS, push=True), 202)
             url = transport.upload_address(begun, self.name)
             sent = True
-            put = self._http.send(
+            put = self.send(
                 "PUT",
                 f"{url}{'&' if '?' in url else '?'}digest={digest}",
                 {"Content-Type": "application/octet-stream"},
@@ -240,7 +244,7 @@ class Repository:
             return required(put, 201)
 
         if digest not in self._seen:
-            self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
+            self.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
             self._seen.add(digest)
         return sent
 
@@ -262,7 +266,7 @@ class Repository:
         first = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
 
         def look_and_put(condition: Mapping[str, str] = first) -> Response:
-            looked = self._http.send("HEAD", f"manifests/{tag}", ACCEPT)
+            looked = self.send("HEAD", f"manifests/{tag}", ACCEPT)
             there = required(looked, 200, 404).status == 200
             now = transport.response_digest(looked.headers) or self.resolve(tag) if there else ""
             if now == manifest.digest:
@@ -285,7 +289,7 @@ class Repository:
     ) -> Response:
         headers = {"Content-Type": manifest.media_type, **condition}
         path, content = f"manifests/{reference}", manifest.content
-        return self._http.send("PUT", path, headers, push=True, content=lambda: content)
+        return self.send("PUT", path, headers, push=True, content=lambda: content)
 
     def _put_known(self, put: Callable[[], Response], reference: str) -> Response:
         """Put a manifest whose blobs are in the registry.
@@ -296,12 +300,12 @@ class Repository:
         what = f"put {reference}"
         for seconds in UNKNOWN_FOR:
             try:
-                return self._http.send_with_retries(put, what, uploads=True)
+                return self.send_with_retries(put, what, uploads=True)
             except RegistryError as error:
                 if "MANIFEST_BLOB_UNKNOWN" not in error.why:
                     raise
                 time.sleep(seconds)
-        return self._http.send_with_retries(put, what, uploads=True)
+        return self.send_with_retries(put, what, uploads=True)
 
     def delete(self, digest: str) -> None:
         """Delete a manifest with all its tags, if it exists.
@@ -311,7 +315,7 @@ class Repository:
         """
 
         def delete() -> Response:
-            response = self._http.send("DELETE", f"manifests/{digest}", push=True)
+            response = self.send("DELETE", f"manifests/{digest}", push=True)
             if response.status == 405:
                 raise RegistryError(
                     f"{self.registry} does not allow deletion",
@@ -320,7 +324,7 @@ class Repository:
                 )
             return required(response, 202, 404)
 
-        self._http.send_with_retries(delete, f"DELETE manifests/{digest}")
+        self.send_with_retries(delete, f"DELETE manifests/{digest}")
 
 
 def blobs_of(manifest: Manifest) -> Iterator[str]:
@@ -329,3 +333,228 @@ def blobs_of(manifest: Manifest) -> Iterator[str]:
     for part in (body.config, *(body.layers or ())):
         if part is not None:
             yield part.digest
+
+
+# The images of a repository: their digests, their age, their labels and their layers.
+
+PLATFORM = "linux/amd64"
+"""An index takes the labels of its image for this platform."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformImage:
+    """The image of one platform."""
+
+    platform: str
+    """``linux/amd64``; empty where its configuration does not name it."""
+    manifest: Manifest
+    config: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlatform:
+    """The image of one platform, by its digest."""
+
+    digest: str
+    download_size: int
+    """Bytes of its compressed layers, each once."""
+    key: str = ""
+    """Its key, by its label; empty where it has none."""
+    recipe_key: str = ""
+    """Its key without the digests that its recipe leaves open, by its label; empty: as the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteImage:
+    """An image of a registry, or an index of images for several platforms."""
+
+    digest: str
+    created: str
+    """RFC 3339; empty where the image has no date."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """For an index, the labels of its image for linux/amd64, else of its first one."""
+    download_size: int = 0
+    """Bytes of the compressed layers, each once, of the image whose labels these are; 0: not
+    known."""
+    platforms: Mapping[str, RemotePlatform] = field(default_factory=dict)
+    """The image of each platform ("linux/amd64"), in the order of the index."""
+
+    @property
+    def revision(self) -> str:
+        """The commit that it was built from, by its label."""
+        return self.labels.get(REVISION, "")
+
+    @property
+    def version(self) -> str:
+        """Its version, by its label."""
+        return self.labels.get(VERSION, "")
+
+
+def remote_image(repository: Repository, reference: str) -> RemoteImage | None:
+    """The image or the index that a tag or a digest points to, or None.
+
+    Raises ``RegistryError`` where it is not an image, ``FetchError``.
+    """
+    found = repository.manifest(reference)
+    return described(repository, found) if found is not None else None
+
+
+def described(repository: Repository, manifest: Manifest) -> RemoteImage:
+    """The image or the index of a manifest."""
+    return of_images(manifest, images_in(repository, manifest))
+
+
+def of_images(manifest: Manifest, images: Sequence[PlatformImage]) -> RemoteImage:
+    """The image or the index of a manifest, whose images have been read."""
+    if not images:
+        return RemoteImage(manifest.digest, "")
+    found = {
+        each.platform: RemotePlatform(
+            each.manifest.digest,
+            sum(layer_sizes(each.manifest).values()),
+            each.config.labels.get(LABEL_KEY, ""),
+            each.config.labels.get(LABEL_RECIPE_KEY, ""),
+        )
+        for each in images
+    }
+    main = next((each for each in images if each.platform == PLATFORM), images[0])
+    labels, size = main.config.labels, found[main.platform].download_size
+    created = labels.get(CREATED) or main.config.created or ""
+    named = {platform: each for platform, each in found.items() if platform}
+    return RemoteImage(manifest.digest, created, labels, size, named)
+
+
+def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage, ...]:
+    """The image of a manifest; of an index, the first one for each platform, in its order.
+
+    Images that the registry lacks are left out, and manifests that are no images: an index in an
+    index, for example.  Raises
+    ``RegistryError`` where one cannot be read, ``FetchError``.
+    """
+    if manifest.body.manifests is None:
+        config = configuration(repository, manifest)
+        return (PlatformImage(config.platform, manifest, config),)
+    found: dict[str, Manifest] = {}
+    for entry in manifest.body.manifests:
+        platform = entry.platform.name if entry.platform else ""
+        there = repository.manifest(entry.digest) if platform not in {"", *found} else None
+        if there is not None and there.body.manifests is None:
+            found[platform] = there
+    return tuple(
+        PlatformImage(platform, image, configuration(repository, image))
+        for platform, image in found.items()
+    )
+
+
+def configuration(repository: Repository, image: Manifest) -> Configuration:
+    """The configuration of an image; an empty one where its manifest names none.
+
+    Raises ``RegistryError`` where it cannot be read.
+    """
+    config = image.body.config
+    if config is None:
+        return Configuration()
+    what = f"the configuration of {repository.name}@{image.digest}"
+    return transport.checked(Configuration, repository.blob(config.digest), what)
+
+
+def layer_sizes(image: Manifest) -> dict[str, int]:
+    """Bytes of an image's layers by digest, the lowest first.
+
+    A layer that an image has twice is downloaded once.
+    """
+    return {each.digest: each.size for each in image.body.layers or ()}
+
+
+# The size of an update: the layers of a new image that the image before it lacks.
+#
+# An engine that has one image downloads only the other layers of the next one: layers are named by
+# the digest of their compressed bytes (OCI image specification, "Content Descriptors").
+
+MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The update of somebody who has the image that tags point to; sizes are bytes."""
+
+    tags: tuple[str, ...]
+    before: str
+    """Digest of the image, or the index, that the tags point to."""
+    size: int
+    """Bytes of the new image's layers that the other image lacks."""
+    download: int
+    """Bytes of all its layers."""
+    platform: str = ""
+    """``linux/amd64``, where the new image is one of several of an index; else empty."""
+
+    @property
+    def text(self) -> str:
+        """The sizes in one line."""
+        platform = f" for {self.platform}" if self.platform else ""
+        who = f"for somebody who has the image of {' and '.join(self.tags)}{platform}"
+        return f"{sizes.shown(self.size)} {who}, {sizes.shown(self.download)} anew"
+
+
+def updates_of(
+    repository: Repository,
+    tags: Sequence[str],
+    before: str,
+    new: Sequence[PlatformImage],
+    log: Log = lambda _: None,
+    dropped: Collection[str] = (),
+) -> tuple[Update, ...]:
+    """The updates from the image or index ``before`` (a digest; empty: none) of some tags.
+
+    One for each of the new images; none for a platform without an image before: a tag can also be
+    moved away from an image that cannot be read, and the log says so.
+    """
+    known: tuple[PlatformImage, ...] = ()
+    if before:
+        with suppress(RegistryError, GoneError):
+            there = repository.manifest(before)
+            known = images_in(repository, there) if there else ()
+    if before and not known:
+        log(
+            f"the update of {' and '.join(tags)} cannot be measured, so no [budget] limits it: the "
+            f"image before, {before}, is gone or cannot be read; its platforms are not known either"
+        )
+    has = [each.platform for each in new]
+    lost = [each.platform for each in known if each.platform not in {"", *dropped, *has}]
+    if lost:
+        present = f"the new image has {' and '.join(filter(None, has)) or 'no named platform'}"
+        raise RegistryError(
+            f"{' and '.join(tags)} would lose {' and '.join(lost)}: no tag was moved",
+            f"{repository.name}@{before} has it; {present}",
+            "name an image or an index with all platforms; to drop it all the same: "
+            + " ".join(f"--drop-platform {each}" for each in lost),
+        )
+    found = []
+    for image in new:
+        # Some images do not name a platform.
+        names = {"", image.platform}
+        same = (each for each in known if not image.platform or each.platform in names)
+        if old := next(same, None):
+            here, had = layer_sizes(image.manifest), layer_sizes(old.manifest)
+            size = sum(size for digest, size in here.items() if digest not in had)
+            platform = image.platform if len(new) > 1 else ""
+            found.append(Update(tuple(tags), before, size, sum(here.values()), platform))
+    return tuple(found)
+
+
+def require_within(
+    updates: Iterable[Update], budget: int | None, log: Log, what: str, hint: str
+) -> None:
+    """Log the updates; raise ``RegistryError`` where one has more than ``budget`` megabytes.
+
+    ``what`` did not happen ("latest is not moved"), ``hint`` is the way to do it all the same.
+    """
+    over = []
+    for each in updates:
+        log(f"download: {each.text}")
+        if budget is not None and each.size > budget * MB:
+            over.append(f"download: {each.text}")
+    if over:
+        raise RegistryError(
+            f"{what}: the update has more than the {budget} MB of [budget]", "\n".join(over), hint
+        )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from debian.deb822 import Packages
@@ -53,23 +52,19 @@ def at_commit(url: str, commit: str) -> str:
     return f"git+{found}@{commit}" if found else ""
 
 
+def package_url(
+    kind: str, name: str, version: str = "", vendor: str = "", **qualifiers: str
+) -> str:
+    """A package URL; what is empty is left out.  "generic": it is in no package manager."""
+    return PackageURL(kind, vendor, name, version, qualifiers).to_string()
+
+
 def commit_purl(url: str, commit: str, name: str) -> str:
     """The package URL of a commit; ``name`` is used where the repository is not on GitHub."""
     found = GITHUB.fullmatch(url)
     if found is not None:
-        return PackageURL("github", found[1], found[2], commit).to_string()
-    place = at_commit(url, commit)
-    return generic_purl(name, commit, {"vcs_url": place} if place else {})
-
-
-def generic_purl(name: str, version: str, qualifiers: dict[str, str] | None = None) -> str:
-    """The package URL of something that is in no package manager."""
-    return PackageURL("generic", None, name, version or None, qualifiers or None).to_string()
-
-
-def python_purl(name: str, version: str = "") -> str:
-    """The package URL of a Python project, or of one version of it."""
-    return PackageURL("pypi", None, name, version or None).to_string()
+        return package_url("github", found[2], commit, found[1])
+    return package_url("generic", name, commit, vcs_url=at_commit(url, commit))
 
 
 def image_purl(repository: str, digest: str, tag: str = "") -> str:
@@ -77,11 +72,9 @@ def image_purl(repository: str, digest: str, tag: str = "") -> str:
 
     ``digest`` may be empty: then only the tag identifies the image.
     """
-    qualifiers = {"tag": tag} if tag else {}
-    if "/" in repository:
-        qualifiers["repository_url"] = "/".join(split(repository))
+    place = "/".join(split(repository)) if "/" in repository else ""
     name = repository.rpartition("/")[2]
-    return PackageURL("oci", None, name, digest or None, qualifiers or None).to_string()
+    return package_url("oci", name, digest, tag=tag, repository_url=place)
 
 
 # The changes of an engine's source: patches, pull requests, steps at every start.
@@ -161,8 +154,7 @@ ABSENT = re.compile(r"Could not find the file|no such file or directory", re.IGN
 """The engine's message for a path that a container does not have."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Package:
+class Package(NamedTuple):
     """An installed package; ``source`` is the package that it was built from."""
 
     name: str
@@ -172,8 +164,7 @@ class Package:
     source_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dpkg:
+class Dpkg(NamedTuple):
     """The installed packages of an image, sorted, and its distribution.
 
     ``distribution`` and ``release`` are ID and VERSION_ID of os-release(5): "debian", "13".
@@ -298,20 +289,20 @@ def engine_of(plan: Plan) -> Part:
                 properties={**common.properties, **left_out, **elsewhere},
             )
         case PypiFile(file=file, root=root):
-            purl = python_purl(file.name, file.version)
+            purl = package_url("pypi", file.name, file.version)
             part = {} if root == "." else {"builder:root": root}
             return replace(common, purl=purl, digest={"sha256": file.sha256}, properties=part)
         case LocalTree(identity=identity):
             return replace(
                 common,
-                purl=generic_purl(name, version),
+                purl=package_url("generic", name, version),
                 digest={"builderTree": identity},
                 properties={"builder:path": where(recipe.source)},
             )
         case Installed(name=project, version=known):
             # A version with * is a pattern: the exact one is known only in the base.
             exact = "" if "*" in known else known
-            purl = python_purl(project, exact)
+            purl = package_url("pypi", project, exact)
             return replace(common, purl=purl, properties={"builder:installed": known})
 
 
@@ -334,7 +325,7 @@ def _base(base: BasePlan, digests: Mapping[str, str], shipped: bool) -> Iterator
         "base",
         base.name,
         base.short_key,
-        generic_purl(base.name, base.short_key),
+        package_url("generic", base.name, base.short_key),
         {"builderKey": base.key},
         about=base.recipe.summary,
         properties={"builder:image": digest} if digest else {},
@@ -363,7 +354,7 @@ def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
         shipped = within and (each is plan or each.name in used)
         for context, files in each.packages.items():
             for file in files:
-                purl, digest = python_purl(file.name, file.version), {"sha256": file.sha256}
+                purl, digest = package_url("pypi", file.name, file.version), {"sha256": file.sha256}
                 stays = shipped and _stays(each, context, file.name)
                 yield Part("python", file.name, file.version, purl, digest, shipped=stays)
 
@@ -394,7 +385,7 @@ def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     kept = {*(["start.py"] if plan.recipe.start else []), *plan.entrypoint}
     for each, within in _plans(plan, base_shipped):
         for name, digest in {**each.scripts, **each.entrypoint}.items():
-            purl, shipped = generic_purl(f"builder-{name}", ""), within and name in kept
+            purl, shipped = package_url("generic", f"builder-{name}"), within and name in kept
             yield Part("script", name, "", purl, {"sha256": digest}, shipped=shipped)
 
 
@@ -411,7 +402,7 @@ def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterat
             "debian",
             package.name,
             package.version,
-            _deb(vendor, package.name, package.version, known),
+            package_url("deb", package.name, package.version, vendor, **known),
             {"sha256": digest} if digest else {},
             properties={"builder:source": f"{package.source} {package.source_version}"},
         )
@@ -434,7 +425,7 @@ def _requested_part(
     file = next((file for file in fitting if file.name == name), None)
     version, digest = (file.version, {"sha256": file.sha256}) if file else ("", {})
     known = {"arch": file.architecture if file else arch, "distro": distro}
-    purl = _deb(vendor, name, version, known)
+    purl = package_url("deb", name, version, vendor, **known)
     return Part("debian", name, version, purl, digest, shipped=shipped)
 
 
@@ -447,11 +438,6 @@ def _of_tools(base: BasePlan) -> Iterator[Part]:
     build = base.platforms.build
     for name in sorted(names):
         yield _requested_part(files, name, "debian", base.suite or "", build, shipped=False)
-
-
-def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> str:
-    known = {key: value for key, value in qualifiers.items() if value}
-    return PackageURL("deb", vendor, name, version or None, known).to_string()
 
 
 def _requested(plan: Plan, *, unlisted: bool) -> set[tuple[str, bool]]:
@@ -495,11 +481,6 @@ class Bill:
     parts: tuple[Part, ...]
     gaps: tuple[str, ...]
     """Contents that are not listed, each in a sentence."""
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 (hex) of all fields: documents share an identifier only where they are equal."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 def bill_of(plan: Plan, record: Record, dpkg: Dpkg | None) -> Bill:

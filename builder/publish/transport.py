@@ -392,7 +392,7 @@ def _address(response: Response, named: str, what: str) -> str:
     return url
 
 
-# Authorization at a registry: tokens, and which hosts get a login.
+# Requests to one repository of a registry, authorized by a login or a token.
 #
 # https://distribution.github.io/distribution/spec/auth/token/.  Only a 401 of the registry itself
 # counts: hosts that it redirects to get neither a login nor a token.
@@ -400,106 +400,6 @@ def _address(response: Response, named: str, what: str) -> str:
 TOKEN_HOSTS = {HUB: "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
 """Registries whose tokens another host issues: docs.docker.com/reference/api/registry/auth/, and
 docs.gitlab.com/administration/packages/container_registry/."""
-
-
-def may_name(registry: str, host: str) -> bool:
-    """Whether a registry ("ghcr.io", "127.0.0.1:5000") may name a host for tokens.
-
-    It may name itself; Docker Hub and GitLab name one known host; one of this machine names hosts
-    of this machine.  A host of the same domain may be anyone's: whoever rents a registry at
-    azurecr.io has a name there.
-    """
-    own = split_url(f"https://{registry}").hostname or ""
-    here = is_loopback(own) and is_loopback(host)
-    return here or host in {own, TOKEN_HOSTS.get(registry, own)}
-
-
-class Authorization:
-    """The login for one registry ("docker.io"), at ``base``, and its tokens.
-
-    ``token_hosts``: other hosts that it may name for tokens, by the user's settings.
-    """
-
-    def __init__(
-        self, registry: str, base: str, client: Client, token_hosts: Collection[str]
-    ) -> None:
-        self._registry, self._origin = registry, origin(base)
-        self._client, self._token_hosts = client, token_hosts
-        self._known: dict[str, str] = {}
-        self.user = ""
-        """The user of the login, once the registry has asked for one; empty without a login."""
-
-    @cached_property
-    def _login(self) -> Login | None:
-        found = login_for(self._registry)
-        self.user = found.user if found else ""
-        return found
-
-    def covers(self, url: str) -> bool:
-        """Whether an address is on the registry itself."""
-        return origin(url) == self._origin
-
-    def header(self, url: str, scope: str) -> dict[str, str]:
-        """The Authorization header of a request to the registry, where one is known."""
-        known = self._known.get(scope)
-        return {"Authorization": known} if known and self.covers(url) else {}
-
-    def authorize(self, response: Response, scope: str) -> bool:
-        """Respond to a 401; whether there is a login or token to repeat the request with."""
-        kind, named = challenge(response.headers.get("WWW-Authenticate", ""))
-        login, value = self._login, ""
-        if kind == "basic" and login:
-            value = f"Basic {login.basic}"
-        elif kind == "bearer":
-            given = self._token(named.get("realm", ""), named.get("service", ""), scope)
-            value = f"Bearer {given}" if given else ""
-        if value:
-            self._known[scope] = value
-        return bool(value)
-
-    def _token(self, realm: str, service: str, scope: str) -> str:
-        outward = not self._require_safe(realm)
-        query = urlencode({"service": service, "scope": scope})
-        headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
-        url = f"{realm}{'&' if '?' in realm else '?'}{query}"
-        # A redirect would name a host that the registry did not name.
-        response = self._client.request(
-            "GET", url, headers=headers, follow=Follow.SAME_HOST, outward=outward
-        )
-        return token(required(response, 200), self._registry)
-
-    def _require_safe(self, realm: str) -> bool:
-        """Whether the registry may name a realm's host, or the user allows it.
-
-        Both are sent over TLS; without it only on this machine, for a registry on this machine.
-        """
-        try:
-            parts = split_url(realm)
-        except WebError as error:
-            raise RegistryError(
-                f"{self._registry} names an address for tokens that is not valid", error.why
-            ) from None
-        host = parts.hostname or ""
-        here = self._origin[0] == "http" and is_loopback(host)
-        if parts.username is not None or not (parts.scheme == "https" or here):
-            secret = "login" if self._login else "token"
-            raise RegistryError(
-                f"{self._registry} wants the {secret} to be sent without TLS",
-                f"its address for tokens is at {host}",
-                "nothing was sent; check the registry, and the proxy before it",
-            )
-        allowed = may_name(self._registry, host) or host in self._token_hosts
-        if self._login and not allowed:
-            raise RegistryError(
-                f"no login for {self._registry} is sent to {host}",
-                "the registry names that host for tokens, and it is not the registry's own",
-                f"nothing was sent; if that host is right, set BUILDER_TOKEN_HOSTS={host}",
-            )
-        return allowed
-
-
-# Requests: one repository of a registry.
-
 HUB_HOST = "registry-1.docker.io"
 CERTIFICATES = Path("/etc/docker/certs.d")
 
@@ -515,33 +415,50 @@ def certificate_of(registry: str) -> Path | None:
     return next(filter(Path.is_file, files), None)
 
 
+def may_name(registry: str, host: str) -> bool:
+    """Whether a registry ("ghcr.io", "127.0.0.1:5000") may name a host for tokens.
+
+    It may name itself; Docker Hub and GitLab name one known host; one of this machine names hosts
+    of this machine.  A host of the same domain may be anyone's: whoever rents a registry at
+    azurecr.io has a name there.
+    """
+    own = split_url(f"https://{registry}").hostname or ""
+    here = is_loopback(own) and is_loopback(host)
+    return here or host in {own, TOKEN_HOSTS.get(registry, own)}
+
+
 class Transport:
     """Requests to one repository of a registry; ``log`` gets a line before a wait.
 
+    ``token_hosts``: other hosts that the registry may name for tokens, by the user's settings.
     ``ahead``: the seconds by which this machine's clock was ahead of the registry's at its last
     response; negative where it was behind.
     """
 
     def __init__(self, name: str, log: Callable[[str], None], token_hosts: Collection[str]) -> None:
-        self._name = name
-        self._registry, self._path = split(name)
-        host = HUB_HOST if self._registry == HUB else self._registry
-        certificate = certificate_of(self._registry)
+        self.name = name
+        self.registry, self.path = split(name)
+        host = HUB_HOST if self.registry == HUB else self.registry
+        certificate = certificate_of(self.registry)
         plain = certificate is None and is_loopback(re.sub(r":\d+$", "", host).strip("[]"))
-        self._base = f"{'http' if plain else 'https'}://{host}/v2/{self._path}/"
-        self._client = Client(certificate)
+        self._base = f"{'http' if plain else 'https'}://{host}/v2/{self.path}/"
+        self._client, self._token_hosts = Client(certificate), token_hosts
         try:
-            self._authorization = Authorization(
-                self._registry, self._base, self._client, token_hosts
-            )
+            self._origin = origin(self._base)
         except WebError as error:  # a port above 65535
             raise RegistryError(
-                f"{self._registry} is no address of a registry: {name}",
+                f"{self.registry} is no address of a registry: {name}",
                 hint="correct the name: BUILDER_NAMESPACE is REGISTRY/ACCOUNT",
             ) from error
+        self._authorized: dict[str, str] = {}  # the header Authorization, by scope
+        self._user = ""  # of the login, once the registry has asked for one
         self.log = log
-        self.retry = RetryPolicy(self._registry, log)
+        self.retry = RetryPolicy(self.registry, log)
         self.ahead = 0.0
+
+    def _covers(self, url: str) -> bool:
+        """Whether an address is on the registry itself."""
+        return origin(url) == self._origin
 
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **bounds: Any
@@ -560,14 +477,14 @@ class Transport:
         try:
             return self.retry.call(work)
         except WebError as error:
-            if error.url and not self._authorization.covers(error.url):
+            if error.url and not self._covers(error.url):
                 error.why = f"{origin(error.url)[1]}: {error.why}"
             if not error.temporary:
                 raise self._error(error, what) from error
             hint = "try again later" + (": finished uploads are not repeated" if uploads else "")
             hint = "check the network and HTTPS_PROXY" if error.unresolved else hint
             raise FetchError(
-                f"{self._registry} {error.outcome}: {what}", cause(error), hint
+                f"{self.registry} {error.outcome}: {what}", cause(error), hint
             ) from error
 
     def send(
@@ -583,13 +500,15 @@ class Transport:
         """One request, and one more where the registry wants a login or a token."""
         url = path if path.startswith(("http://", "https://")) else self._base + path
         actions = f"pull{',push' if push else ''}{',delete' if method == 'DELETE' else ''}"
-        scope = f"repository:{self._path}:{actions}"
+        scope = f"repository:{self.path}:{actions}"
         for again in (False, True):
-            sent = dict(headers or {}) | self._authorization.header(url, scope)
+            sent = dict(headers or {})
+            if scope in self._authorized and self._covers(url):
+                sent["Authorization"] = self._authorized[scope]
             response = self._client.request(
                 method, url, headers=sent, data=content(), follow=Follow.ANYWHERE, **bounds
             )
-            if not self._authorization.covers(response.url):
+            if not self._covers(response.url):
                 # Hosts that the registry names get no login.
                 if response.status in {401, 403}:
                     why = f"{origin(response.url)[1]}, which it names for this, responds "
@@ -597,36 +516,95 @@ class Transport:
                 break
             self.ahead = seconds_since(response.headers.get("Date", "")) or 0.0
             refused = response.status == 401 and not again
-            if not (refused and self._authorization.authorize(response, scope)):
+            if not (refused and self._authorize(response, scope)):
                 break
         return response
 
+    @cached_property
+    def _login(self) -> Login | None:
+        found = login_for(self.registry)
+        self._user = found.user if found else ""
+        return found
+
+    def _authorize(self, response: Response, scope: str) -> bool:
+        """Respond to a 401; whether there is a login or token to repeat the request with."""
+        kind, named = challenge(response.headers.get("WWW-Authenticate", ""))
+        login, value = self._login, ""
+        if kind == "basic" and login:
+            value = f"Basic {login.basic}"
+        elif kind == "bearer":
+            given = self._token(named.get("realm", ""), named.get("service", ""), scope)
+            value = f"Bearer {given}" if given else ""
+        if value:
+            self._authorized[scope] = value
+        return bool(value)
+
+    def _token(self, realm: str, service: str, scope: str) -> str:
+        outward = not self._require_safe(realm)
+        query = urlencode({"service": service, "scope": scope})
+        headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
+        url = f"{realm}{'&' if '?' in realm else '?'}{query}"
+        # A redirect would name a host that the registry did not name.
+        response = self._client.request(
+            "GET", url, headers=headers, follow=Follow.SAME_HOST, outward=outward
+        )
+        return token(required(response, 200), self.registry)
+
+    def _require_safe(self, realm: str) -> bool:
+        """Whether the registry may name a realm's host, or the user allows it.
+
+        Both are sent over TLS; without it only on this machine, for a registry on this machine.
+        """
+        try:
+            parts = split_url(realm)
+        except WebError as error:
+            raise RegistryError(
+                f"{self.registry} names an address for tokens that is not valid", error.why
+            ) from None
+        host = parts.hostname or ""
+        here = self._origin[0] == "http" and is_loopback(host)
+        if parts.username is not None or not (parts.scheme == "https" or here):
+            secret = "login" if self._login else "token"
+            raise RegistryError(
+                f"{self.registry} wants the {secret} to be sent without TLS",
+                f"its address for tokens is at {host}",
+                "nothing was sent; check the registry, and the proxy before it",
+            )
+        allowed = may_name(self.registry, host) or host in self._token_hosts
+        if self._login and not allowed:
+            raise RegistryError(
+                f"no login for {self.registry} is sent to {host}",
+                "the registry names that host for tokens, and it is not the registry's own",
+                f"nothing was sent; if that host is right, set BUILDER_TOKEN_HOSTS={host}",
+            )
+        return allowed
+
     def _error(self, error: WebError, what: str) -> RegistryError:
         """The error of a request that a retry does not help."""
-        user = self._authorization.user
+        user = self._user
         if error.untrusted:
             return RegistryError(
-                f"{self._registry}: no secure connection: {what}",
+                f"{self.registry}: no secure connection: {what}",
                 error.why,
                 "for a certificate authority of your own, put its certificate at "
-                f"{CERTIFICATES / self._registry / 'ca.crt'}",
+                f"{CERTIFICATES / self.registry / 'ca.crt'}",
             )
         if error.status == 401:
             who = f"as {user}" if user else "without a login"
-            hint = f"docker login{'' if self._registry == HUB else ' ' + self._registry}"
-            if self._registry == HUB:
+            hint = f"docker login{'' if self.registry == HUB else ' ' + self.registry}"
+            if self.registry == HUB:
                 hint += ", or set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN"
             return RegistryError(
-                f"{self._registry}: authentication failed {who}: {what}", error.why, hint
+                f"{self.registry}: authentication failed {who}: {what}", error.why, hint
             )
         if error.status == 403:
             return RegistryError(
-                f"{user or 'access without a login'} has no permission in {self._name}: {what}",
+                f"{user or 'access without a login'} has no permission in {self.name}: {what}",
                 error.why,
                 "check the namespace (BUILDER_NAMESPACE) and the permissions of the token",
             )
         hint = "check the name of the repository and the tag" if error.status in {400, 404} else ""
-        return RegistryError(f"{self._registry} refuses: {what}", error.why, hint)
+        return RegistryError(f"{self.registry} refuses: {what}", error.why, hint)
 
 
 LINE_EVERY = 10.0  # seconds between two lines about an upload

@@ -1,23 +1,317 @@
-"""Verdicts that are attached to images of a registry, and the keys that sign them."""
+"""What is attached to an image, and who vouches for it: artifacts, signatures, verdicts.
+
+Artifacts are listed as the image's referrers (OCI image specification 1.1, "Guidelines for Artifact
+Usage").  For a registry without the referrers API a tag keeps the list (distribution specification
+1.1, "Referrers Tag Schema").
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.build.record import Record
-from builder.core.errors import SmokeError, WorldError
+from builder.core.errors import RegistryError, SmokeError, WorldError
 from builder.core.files import workspace
 from builder.core.settings import Settings
-from builder.publish import cosign
-from builder.publish.referrers import Attachment, annotations_of
+from builder.docker.engine import HUB, split
+from builder.publish.registry import MANIFESTS, Manifest, Repository
+from builder.publish.transport import HUB_KEY, certificate_of, login_for
+
+TITLE = "org.opencontainers.image.title"
+EMPTY = b"{}"
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedFile:
+    """One file of an artifact: its name, its media type, its bytes."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """An artifact to attach to an image: its type, its files and its annotations."""
+
+    kind: str
+    files: tuple[AttachedFile, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def attach_all(
+    repository: Repository, subject: Manifest, attachments: Sequence[Attachment]
+) -> list[str]:
+    """Attach several artifacts to an image; their digests.
+
+    Where a tag keeps the list of referrers, it is read and written once.
+    """
+    made = [_put_parts(repository, each, subject) for each in attachments]
+    left = [each for each in made if not repository.put_manifest(each.digest, each)]
+    tag = referrers_tag(subject.digest)
+    known = _listed(repository, tag) if left else []
+    there = {entry["digest"] for entry in known}
+    more = [_entry(each) for each in left if each.digest not in there]
+    if more:  # an entry that another machine adds right now is lost: there is no remedy
+        index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": [*known, *more]}
+        repository.put_manifest(tag, Manifest(json.dumps(index).encode(), MANIFESTS[1]))
+    return [each.digest for each in made]
+
+
+def store(repository: Repository, tag: str, kind: str, files: Sequence[AttachedFile]) -> None:
+    """Put an artifact without an image under a tag."""
+    repository.put_manifest(tag, _put_parts(repository, Attachment(kind, tuple(files)), None))
+
+
+def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
+    """The files of an artifact."""
+    return [
+        AttachedFile(
+            (layer.annotations or {}).get(TITLE, ""),
+            layer.mediaType,
+            repository.blob(layer.digest),
+        )
+        for layer in artifact.body.layers or ()
+        if layer.mediaType != EMPTY_TYPE
+    ]
+
+
+def _put_parts(repository: Repository, wanted: Attachment, subject: Manifest | None) -> Manifest:
+    """Upload the parts of an artifact; its manifest, which is not uploaded yet."""
+    for content in (EMPTY, *(file.content for file in wanted.files)):
+        repository.put_bytes(content)
+    empty = _descriptor(EMPTY_TYPE, EMPTY)
+    # ORAS keeps the names of files in their titles, too.
+    layers = [
+        _descriptor(file.media_type, file.content)
+        | ({"annotations": {TITLE: file.name}} if file.name else {})
+        for file in wanted.files
+    ]
+    parts: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": MANIFESTS[0],
+        "artifactType": wanted.kind,
+        "config": empty,
+        "layers": layers or [empty],
+        "annotations": dict(wanted.annotations),
+    }
+    if subject is not None:
+        parts["subject"] = _descriptor(subject.media_type, subject.content)
+    return Manifest(json.dumps(parts, indent=1).encode(), MANIFESTS[0])
+
+
+def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
+    """OCI image specification 1.1, "Content Descriptors"."""
+    digest = Manifest(content, media_type).digest
+    return {"mediaType": media_type, "digest": digest, "size": len(content)}
+
+
+def _entry(artifact: Manifest) -> dict[str, Any]:
+    parsed = artifact.parsed()
+    entry = _descriptor(artifact.media_type, artifact.content)
+    return entry | {"artifactType": parsed["artifactType"], "annotations": parsed["annotations"]}
+
+
+def referrers_tag(digest: str) -> str:
+    """The tag that keeps the list of a manifest's referrers where the registry has no API for it.
+
+    OCI distribution specification 1.1, "Unavailable Referrers API".
+    """
+    return digest.replace(":", "-", 1)
+
+
+def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
+    """The descriptors that an index lists; for any other manifest none."""
+    return list(manifest.parsed().get("manifests") or [])
+
+
+def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
+    there = repository.manifest(tag)
+    return entries_of(there) if there else []
+
+
+def referrers(
+    repository: Repository, digest: str, tags: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """The descriptors of an image's referrers, from the API or from the tag that keeps them.
+
+    Where that tag is among ``tags``, the registry has no such API, and is not asked.
+    """
+    tag = referrers_tag(digest)
+    listed = None if tag in tags else repository.referrers(digest)
+    return _listed(repository, tag) if listed is None else listed
+
+
+def annotations_of(entries: Iterable[Mapping[str, Any]], kind: str) -> Iterator[Mapping[str, str]]:
+    """The annotations of artifacts of the type ``kind`` among the descriptors of referrers."""
+    for entry in entries:
+        found = entry.get("annotations") or {}
+        if entry.get("artifactType") == kind and isinstance(found, dict):
+            yield found
+
+
+# cosign: signatures of images and texts, with self-managed keys.
+#
+# https://docs.sigstore.dev/cosign/key_management/signing_with_self-managed_keys/.  Nothing goes to
+# a transparency log: a verifier needs the public key and no other server.  cosign takes the key's
+# password from COSIGN_PASSWORD.  A ``key`` is a file or one of cosign's key URIs, ``work`` a
+# directory for cosign's input.
+
+TIMEOUT = 300.0  # seconds
+NO_SIGNATURE = re.compile(
+    r"no (?:matching )?signatures|invalid signature when validating", re.IGNORECASE
+)
+"""cosign's messages (2.5) for an image without a signature, or without one by that key."""
+UNREADABLE_KEY = re.compile(r"loading public key")
+"""cosign's message (2.5) for a key that it cannot use."""
+SAMPLE = "builder tries its signing key"
+
+
+def require_cosign() -> None:
+    """Raise ``WorldError`` where there is no cosign."""
+    if shutil.which("cosign") is None:
+        raise WorldError(
+            "there is no cosign on this machine",
+            "a signing key is set (BUILDER_COSIGN_KEY)",
+            "install cosign (in Debian since trixie), or unset the key",
+        )
+
+
+def require_key(key: str, work: Path) -> None:
+    """Raise ``WorldError`` where there is no cosign, or it cannot sign with a key."""
+    require_cosign()
+    public = public_key(key, work)
+    if not signed_by(SAMPLE, sign_text(SAMPLE, key, work), str(public), work):
+        raise WorldError(
+            "cosign cannot verify its own signature by the signing key",
+            hint="check BUILDER_COSIGN_KEY",
+        )
+
+
+def public_key(key: str, work: Path) -> Path:
+    """The public key of a signing key, as a PEM file in ``work``."""
+    return _written(work, "cosign.pub", _public_key(key))
+
+
+@cache  # with a password, cosign takes 0.2 s to read a key
+def _public_key(key: str) -> bytes:
+    return _run(("public-key", f"--key={key}"), "read its public key")
+
+
+def _written(work: Path, name: str, content: bytes) -> Path:
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (work / name).write_bytes(content)
+    return work / name
+
+
+def sign_text(text: str, key: str, work: Path) -> str:
+    """The signature (base64) of a text."""
+    file = _written(work, "text", text.encode())
+    signing = ("sign-blob", "--yes", "--tlog-upload=false", f"--key={key}", str(file))
+    return _run(signing, "sign a verdict").decode().strip()
+
+
+def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
+    """Whether a signature (base64) of a text is by a public key, which is a file or a key URI.
+
+    A damaged signature is not.
+    """
+    file = _written(work, "text", text.encode())
+    stored = _written(work, "signature", signature.encode())
+    options = ("--insecure-ignore-tlog=true", f"--key={public}", f"--signature={stored}")
+    try:
+        _run(("verify-blob", *options, str(file)), "verify a verdict")
+    except WorldError as error:
+        if not error.why:  # cosign did not end in time
+            raise
+        if not UNREADABLE_KEY.search(error.why):
+            return False
+        raise WorldError(
+            f"the trusted key {public} cannot be read",
+            error.why,
+            "check BUILDER_TRUSTED_KEYS: files of public keys, or cosign's key URIs",
+        ) from error
+    return True
+
+
+def sign_image(repository: str, digest: str, key: str, work: Path) -> bool:
+    """Sign an image of a registry unless it has a valid signature; whether it was signed now.
+
+    Raises ``WorldError`` where cosign cannot sign with the key or does not end in time,
+    ``RegistryError`` where the registry then has no valid signature.
+    """
+    image, registry = f"{repository}@{digest}", split(repository)[0]
+    certificate = certificate_of(registry)
+    options = (f"--registry-cacert={certificate}",) if certificate is not None else ()
+    public = public_key(key, work)
+    login = login_for(registry)
+    name = HUB_KEY if registry == HUB else registry
+    auths = {name: {"auth": login.basic}} if login is not None else {}
+    config = work / "config.json"  # the login is in a file while cosign runs
+    config.touch(0o600)
+    try:
+        config.write_text(json.dumps({"auths": auths}))
+        if _verifies(image, public, options, work):
+            return False
+        signing = ("sign", "--yes", "--tlog-upload=false", f"--key={key}", *options, image)
+        _run(signing, f"sign {image}", work)
+        if not _verifies(image, public, options, work):
+            raise RegistryError(
+                f"{image} was signed, but has no signature by that key", hint="try again"
+            )
+    finally:
+        config.unlink(missing_ok=True)
+    return True
+
+
+def _verifies(image: str, public: Path, options: tuple[str, ...], config: Path) -> bool:
+    verifying = ("verify", "--insecure-ignore-tlog=true", f"--key={public}", *options, image)
+    try:
+        _run(verifying, f"verify {image}", config)
+    except WorldError as error:
+        if NO_SIGNATURE.search(error.why):
+            return False
+        raise
+    return True
+
+
+def _run(arguments: tuple[str, ...], what: str, config: Path | None = None) -> bytes:
+    """cosign's output; ``config`` is the directory with its login for the registry."""
+    try:
+        done = subprocess.run(
+            ("cosign", *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env=os.environ | ({"DOCKER_CONFIG": str(config)} if config else {}),
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise WorldError(f"cosign did not {what} within {TIMEOUT:.0f} s") from error
+    if done.returncode != 0:
+        raise WorldError(
+            f"cosign cannot {what}",
+            done.stderr.decode(errors="replace").strip()[-1000:],
+            "check BUILDER_COSIGN_KEY, and the key's password in COSIGN_PASSWORD",
+        )
+    return done.stdout
+
+
+# Verdicts that are attached to images of a registry, and the keys that sign them.
 
 M = TypeVar("M", bound=BaseModel)
 VERDICT = "application/vnd.builder.verdict.v1+json"
@@ -62,7 +356,7 @@ class Trust:
         is a key."""
         annotations = {name: text}
         if self.signing:
-            annotations[f"{name}.signature"] = cosign.sign_text(text, self.signing, self.work)
+            annotations[f"{name}.signature"] = sign_text(text, self.signing, self.work)
         return Attachment(kind, annotations=annotations)
 
     def accepts(self, text: str, signature: str) -> bool:
@@ -77,10 +371,10 @@ class Trust:
         if not signature:
             return ""
         if self.signing:
-            public = str(cosign.public_key(self.signing, self.work))
-            if cosign.signed_by(text, signature, public, self.work):
+            public = str(public_key(self.signing, self.work))
+            if signed_by(text, signature, public, self.work):
                 return self.signing
-        trusted = (key for key in self.trusted if cosign.signed_by(text, signature, key, self.work))
+        trusted = (key for key in self.trusted if signed_by(text, signature, key, self.work))
         return next(trusted, "")
 
 
@@ -91,14 +385,14 @@ UNSIGNED = Trust("", (), Path())
 def trust_of(settings: Settings, work: Path) -> Trust:
     """The keys in the settings; raises ``WorldError`` where there are some and no cosign."""
     if settings.cosign_key or settings.trusted_keys:
-        cosign.require_cosign()
+        require_cosign()
     return Trust(settings.cosign_key, settings.trusted_keys, work / "cosign")
 
 
 def require_signing(settings: Settings, work: Path) -> None:
     """Raise ``WorldError`` where cosign cannot sign with the key in the settings."""
     if settings.cosign_key:
-        cosign.require_key(settings.cosign_key, work / "cosign")
+        require_key(settings.cosign_key, work / "cosign")
 
 
 def verdict_on(kept: Record, trust: Trust) -> Attachment:

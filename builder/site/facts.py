@@ -40,23 +40,20 @@ from builder.presets.choose import Known, Obstacle, Refusal, known
 from builder.presets.proposals import Proposal, Unserved, proposals
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
-from builder.presets.service import Run, download_command, mounted, service
-from builder.publish import spdx
+from builder.presets.service import Run, mounted, service
+from builder.publish import attachments
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
-from builder.publish.referrers import referrers
-from builder.publish.registry import Repository
-from builder.publish.remote_image import RemotePlatform, described
-from builder.publish.tag_history import Move, moves
-from builder.publish.tags import open_repository
-from builder.publish.verdicts import of_all, reproduced, trust_of, verdicts_on
+from builder.publish.registry import RemotePlatform, Repository, described
+from builder.publish.tags import Move, moves, open_repository
+from builder.publish.verdicts import of_all, referrers, reproduced, trust_of, verdicts_on
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources import git
 
 # A recipe's tags in the registry: digests, sizes, attachments, moves and nights.
 
-DOCUMENTS = {spdx.SPDX: "SPDX", spdx.PROVENANCE: "SLSA provenance"}
+DOCUMENTS = {attachments.SPDX: "SPDX", attachments.PROVENANCE: "SLSA provenance"}
 """The attached documents that a page names, by media type."""
 
 
@@ -390,7 +387,7 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Next
         why = "The image is not published"
         steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
     for file in _unnamed(preset).values():
-        command = download_command(file, MODELS, [])
+        command = file.download(MODELS, [])
         lacks, known = ("The file", "not known") if command else ("No repository", "known")
         steps.append(NextStep(f"{lacks} of {file.shown} is {known}", command))
     if steps:

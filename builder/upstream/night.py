@@ -57,9 +57,8 @@ from builder.publish.push import (
     push_image,
     push_index,
 )
-from builder.publish.registry import Repository
-from builder.publish.remote_image import Update, remote_image, require_within
-from builder.publish.tag_history import past_moves, reason_of
+from builder.publish.registry import Repository, Update, remote_image, require_within
+from builder.publish.tags import past_moves, reason_of
 from builder.publish.verdicts import Trust, require_signing, trust_of
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from builder.build.roots import in_engine
 from builder.core.errors import BuilderError, FetchError, GoneError, PatchError, UntriedError
@@ -115,18 +114,10 @@ def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> 
 # The state of one patch on one tree, explained by the history of that tree.
 
 
-class Part(NamedTuple):
-    """One diff of a patch on one tree, and the commits of upstream that explain its state."""
-
-    name: str
-    state: PatchState
-    details: tuple[str, ...] = ()
-    commits: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class PatchFinding:
-    """The state of one patch on one tree, and the commits of upstream that explain it."""
+    """The state of one patch, or of one of its diffs, on one tree; and the commits of upstream that
+    explain it."""
 
     recipe: str
     patch: str
@@ -201,12 +192,12 @@ class PatchCheck:
 
     def _series(
         self, start: str, found: list[Piece], diffs: list[list[FileDiff]]
-    ) -> tuple[str, list[Part]]:
+    ) -> tuple[str, list[PatchFinding]]:
         """Try the diffs of a patch, in order, on a tree.
 
         If they do not all apply, upstream may have all of them under one commit.
         """
-        tree, parts = start, list[Part]()
+        tree, parts = start, list[PatchFinding]()
         for piece, files in zip(found, diffs, strict=True):
             tree, part = self._piece(piece, files, tree)
             parts.append(part)
@@ -221,7 +212,9 @@ class PatchCheck:
             by = self.history.introduced(piece, files)
             if by.lasts:
                 named = (self.history.name(by.by),)
-                return start, [Part(part.name, UPSTREAM, (), named) for part in parts]
+                return start, [
+                    replace(part, state=UPSTREAM, details=(), commits=named) for part in parts
+                ]
         return tree, parts
 
     def finding(
@@ -239,9 +232,9 @@ class PatchCheck:
             self.planned.patch.expect,
         )
 
-    def _together(self, parts: list[Part]) -> PatchFinding:
+    def _together(self, parts: list[PatchFinding]) -> PatchFinding:
         if len(parts) == 1:
-            return self.finding(*parts[0][1:])
+            return replace(parts[0], patch=self.planned.name)
         states = {part.state for part in parts}
         state = max(states, key=list(PatchState).index)
         if states == {UPSTREAM, APPLIES}:
@@ -251,13 +244,14 @@ class PatchCheck:
         details = []
         for part in parts:
             by = [f"introduced by {name}" for name in part.commits if part.state == UPSTREAM]
-            details += ["; ".join([f"{part.name}: {part.state}", *by]), *part.details]
+            details += ["; ".join([f"{part.patch}: {part.state}", *by]), *part.details]
         named = dict.fromkeys(n for part in parts if part.state == state for n in part.commits)
         return self.finding(state, details, named)
 
-    def _piece(self, piece: Piece, files: list[FileDiff], tree: str) -> tuple[str, Part]:
+    def _piece(self, piece: Piece, files: list[FileDiff], tree: str) -> tuple[str, PatchFinding]:
         fate = attempt(self.patches.context.scratch, tree, files)
-        part = Part(piece.name, fate.state, tuple(_details(piece, files, fate)))
+        part = self.finding(fate.state, _details(piece, files, fate))
+        part = replace(part, patch=piece.name)
         try:
             if self.history is not None:
                 part = _explained(self.history, part, piece, files, fate)
@@ -279,29 +273,29 @@ def _details(piece: Piece, files: list[FileDiff], fate: Attempt) -> list[str]:
 
 
 def _explained(
-    history: History, part: Part, piece: Piece, files: list[FileDiff], fate: Attempt
-) -> Part:
+    history: History, part: PatchFinding, piece: Piece, files: list[FileDiff], fate: Attempt
+) -> PatchFinding:
     """Add what the history shows: it has the change, or commits that changed the lines."""
     found = history.introduced(piece, files, by_ids=part.state != APPLIES)
     by = (history.name(found.by),) if found.by else ()
     if part.state == UPSTREAM:
-        return part._replace(commits=by or tuple(history.nearest(piece, files)))
+        return replace(part, commits=by or tuple(history.nearest(piece, files)))
     if found.lasts and part.state != APPLIES:
-        return Part(part.name, UPSTREAM, (), by)
+        return replace(part, state=UPSTREAM, details=(), commits=by)
     if found.by:
         # What applies is not there.  But git may have found a copy of the lines, elsewhere.
         copied = found.lasts or (fate.offsets and not found.reverted_by)
         state = PatchState.DOUBTFUL if copied else part.state
-        part = part._replace(state=state, details=(*part.details, history.described(found)))
+        part = replace(part, state=state, details=(*part.details, history.described(found)))
     if part.state == APPLIES:
         return part
     moved = [history.moved(path, piece) for path in targets_of(files)]
     notes = [f"its lines moved to {path}" for path, _ in moved if path]
     if not notes:
-        return part._replace(commits=tuple(history.changing(fate.conflicts, piece)))
+        return replace(part, commits=tuple(history.changing(fate.conflicts, piece)))
     state = CONFLICTS if part.state == PatchState.ABSENT else part.state
     names = dict.fromkeys(name for _, by in moved for name in by)
-    return Part(part.name, state, (*part.details, *notes), tuple(names))
+    return replace(part, state=state, details=(*part.details, *notes), commits=tuple(names))
 
 
 # Patches, tried on states of an upstream.

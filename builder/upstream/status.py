@@ -19,12 +19,9 @@ from builder.core.settings import Settings
 from builder.engines.layout import REVISION
 from builder.publish import nights
 from builder.publish.nights import NightlyRun
-from builder.publish.referrers import referrers
-from builder.publish.registry import Repository
-from builder.publish.remote_image import RemoteImage, remote_image
-from builder.publish.tag_history import last_note
-from builder.publish.tags import open_repository
-from builder.publish.verdicts import Reproduced, of_all, reproduced, trust_of
+from builder.publish.registry import RemoteImage, Repository, remote_image
+from builder.publish.tags import last_note, open_repository
+from builder.publish.verdicts import Reproduced, of_all, referrers, reproduced, trust_of
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.schema import GitSource, Recipe

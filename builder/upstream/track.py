@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from fnmatch import translate
 from functools import cached_property
 from itertools import islice
+from typing import NamedTuple
 
 from builder.core.errors import FetchError, PatchError
 from builder.core.sizes import RELEASE, version_order
@@ -27,8 +28,7 @@ from builder.sources.patches import Piece, diff_of
 # Pull requests: their two ends, and the commit by which a history contains one.
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(NamedTuple):
     """The two commits of a pull request's diff, and the subject of its last commit."""
 
     base: str
@@ -95,8 +95,7 @@ def merged_by(
 # The package of a recipe whose base installs it by a lock.
 
 
-@dataclass(frozen=True, slots=True)
-class LockedPackage:
+class LockedPackage(NamedTuple):
     """A Python package as the lock of a base has it; ``python`` is the lock's ("3.13")."""
 
     base: Entry[BaseRecipe]

@@ -25,8 +25,8 @@ from builder.core.settings import Settings
 from builder.engines.families import load_catalog
 from builder.presets import cards, named
 from builder.presets.choose import known
-from builder.publish.remote_image import RemotePlatform
-from builder.publish.tag_history import Move
+from builder.publish.registry import RemotePlatform
+from builder.publish.tags import Move
 from builder.site import pages
 from builder.site.facts import ImageFact, PublishedTag, Site, collect, measurements
 from builder.site.pages import write

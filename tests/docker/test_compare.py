@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from builder.image.code_paths import CodeDifference
 from builder.image.compare import FileDifference, compare_contents
+from builder.image.device_code import CodeDifference
 from support.commands import Builder
 from support.cuda_tools import compile_in
 from support.smoke_tests import SmokeTest, docker

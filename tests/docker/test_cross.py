@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder.docker import buildx
-from builder.image.code_paths import CodeDifference, compare_code
+from builder.image.device_code import CodeDifference, compare_code
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker

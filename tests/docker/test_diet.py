@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builder.image.code_paths import compare_code
+from builder.image.device_code import compare_code
 from builder.presets import cards
 from builder.recipes.locks import PinnedFile
 from builder.sources import pypi

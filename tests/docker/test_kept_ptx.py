@@ -15,7 +15,7 @@ import pytest
 
 from builder.build import ccache
 from builder.build.log import BuildLog
-from builder.image import code_paths
+from builder.image import device_code
 from builder.sources.gather import MOUNTS
 from support.ccaches import Mount
 from support.commands import Builder
@@ -45,7 +45,7 @@ def code_of(file: Path) -> tuple[str, list[str]]:
     """
     found = {}
     with file.open("rb") as stream:
-        for each in code_paths.device_entries(stream):
+        for each in device_code.device_entries(stream):
             found[each.entry.code.name] = each.entry.payload(stream)
     return hashlib.sha256(found["sm_120"]).hexdigest(), words(found["compute_120"])
 

@@ -10,7 +10,7 @@ import pytest
 
 from builder.core.errors import RegistryError
 from builder.image.code_paths import KernelSummary, LibrarySummary, SpillingKernel
-from builder.publish import nights, referrers
+from builder.publish import nights, verdicts
 from builder.publish.registry import Repository
 from support.nights import night
 from support.registries import put_image
@@ -36,8 +36,8 @@ def test_a_damaged_history_is_reported_and_started_anew(
     nights.write(repository, night(reason="one"))
     nights.write(repository, night(reason="two"))
     assert [each.reason for each in nights.nightly_runs(repository, "nightly")] == ["two", "one"]
-    file = referrers.AttachedFile("nights.json", nights.NIGHTLY_RUNS, damage)
-    referrers.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [file])
+    file = verdicts.AttachedFile("nights.json", nights.NIGHTLY_RUNS, damage)
+    verdicts.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [file])
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
         nights.nightly_runs(repository, "nightly")
     nights.write(repository, night(reason="three"))
@@ -55,7 +55,7 @@ def test_an_empty_history_is_started_anew(
         (link,) = tmp_path.rglob(f"_layers/sha256/{(kept.body.layers or [])[0].digest[7:]}")
         rmtree(link)
     else:
-        referrers.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [])
+        verdicts.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [])
     later = Repository(repository.name, print)
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
         nights.nightly_runs(later, "nightly")
@@ -74,8 +74,8 @@ def test_a_history_may_come_from_a_later_builder(repository: Repository) -> None
     for number in range(3):
         nights.write(repository, night(reason=str(number)))
     known = [{**each.model_dump(), "new": 1} for each in nights.nightly_runs(repository, "nightly")]
-    file = referrers.AttachedFile("nights.json", nights.NIGHTLY_RUNS, json.dumps(known).encode())
-    referrers.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [file])
+    file = verdicts.AttachedFile("nights.json", nights.NIGHTLY_RUNS, json.dumps(known).encode())
+    verdicts.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [file])
     assert len(nights.nightly_runs(repository, "nightly")) == 3  # of a later builder
     put_image(repository, "k", "nightly.nights")
     with pytest.raises(RegistryError, match="cannot be read"):
@@ -117,7 +117,7 @@ def test_a_night_whose_kernels_spill_more_than_those_of_the_last_good_one_says_s
 
 
 def test_nights_without_readable_predecessors_are_not_compared(repository: Repository) -> None:
-    file = referrers.AttachedFile("nights.json", nights.NIGHTLY_RUNS, b"no JSON")
-    referrers.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [file])
+    file = verdicts.AttachedFile("nights.json", nights.NIGHTLY_RUNS, b"no JSON")
+    verdicts.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [file])
     run = night(kernels=summary_of(8))
     assert nights.compared(repository, run) == run

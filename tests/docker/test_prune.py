@@ -15,9 +15,8 @@ from builder.engines.layout import CREATED, LABEL_KEY, VERSION
 from builder.publish import prune as pruning
 from builder.publish import tags
 from builder.publish.prune import survey
-from builder.publish.referrers import AttachedFile, attach
 from builder.publish.registry import Manifest, Repository
-from builder.publish.verdicts import UNSIGNED
+from builder.publish.verdicts import UNSIGNED, AttachedFile
 from support.moves import attach_note
 from support.prunes import (
     ATTESTED,
@@ -37,6 +36,7 @@ from support.prunes import (
     unheard,
     worn,
 )
+from support.registries import attach
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder.publish import prune as pruning
-from builder.publish.referrers import referrers
 from builder.publish.registry import Repository
+from builder.publish.verdicts import referrers
 from support.commands import ForkServer
 from support.prunes import (
     BELONGS,

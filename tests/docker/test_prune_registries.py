@@ -11,8 +11,8 @@ from builder.core.errors import RegistryError
 from builder.publish import prune as pruning
 from builder.publish import tags
 from builder.publish.hub import Hub
-from builder.publish.referrers import AttachedFile, attach
 from builder.publish.registry import Repository
+from builder.publish.verdicts import AttachedFile
 from support.hub import DockerHub, Page
 from support.moves import attach_note
 from support.prunes import (
@@ -30,7 +30,7 @@ from support.prunes import (
     unheard,
     wait_for,
 )
-from support.registries import Fault, proxied, serving
+from support.registries import Fault, attach, proxied, serving
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 

@@ -17,16 +17,14 @@ from builder.core.errors import RegistryError
 from builder.core.files import named_lock
 from builder.docker.engine import split
 from builder.publish import tags as publish_tags
-from builder.publish.referrers import AttachedFile, attach
-from builder.publish.registry import Repository
-from builder.publish.remote_image import layer_sizes
-from builder.publish.tag_history import MOVE
-from builder.publish.verdicts import VERDICT
+from builder.publish.registry import Repository, layer_sizes
+from builder.publish.tags import MOVE
+from builder.publish.verdicts import VERDICT, AttachedFile
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.prunes import CYCLONEDX, worn
 from support.publishing import PUSHED, made, own, tags
-from support.registries import Fault, Proxy, put_image
+from support.registries import Fault, Proxy, attach, put_image
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.xdist_group("pushed"), pytest.mark.usefixtures("own_cache")]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from builder.publish import spdx
-from builder.publish.referrers import referrers
+from builder.publish import attachments
 from builder.publish.registry import Repository
-from builder.publish.verdicts import VERDICT
+from builder.publish.verdicts import VERDICT, referrers
 from support.platforms import Two
 from support.publishing import own, verified
 from support.registries import Proxy
@@ -64,7 +63,7 @@ def test_an_index_of_the_images_gets_the_tags(
     assert parsed["annotations"]["org.opencontainers.image.version"] == "1"
     assert immutable == f"1-{parsed['annotations']['builder.key'][:12]}"
     for digest in digests.values():
-        assert {VERDICT, spdx.SPDX, spdx.PROVENANCE} <= kinds(repository, digest)
+        assert {VERDICT, attachments.SPDX, attachments.PROVENANCE} <= kinds(repository, digest)
     # The index comes after the images, and the tags after the index.
     puts = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line]
     given = [

@@ -12,12 +12,11 @@ from builder.cli.session import build_session
 from builder.core import web
 from builder.core.errors import BuilderError, GoneError, RegistryError
 from builder.plan.resolver import Resolver
-from builder.publish import referrers
+from builder.publish import verdicts
 from builder.publish.push import find_published
-from builder.publish.registry import MANIFESTS, Manifest, Repository
-from builder.publish.remote_image import remote_image
+from builder.publish.registry import MANIFESTS, Manifest, Repository, remote_image
 from support.prunes import CONFIG, PATH, unheard
-from support.registries import Fault, proxied, put_image
+from support.registries import Fault, attach, proxied, put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 
@@ -30,8 +29,8 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
         mine = Repository(repository.name, print)
         made = put_image(mine, f"round {number}")
         for kind in kinds:
-            file = referrers.AttachedFile("x", kind, f"{kind} {number}".encode())
-            referrers.attach(mine, made, kind, {}, [file])
+            file = verdicts.AttachedFile("x", kind, f"{kind} {number}".encode())
+            attach(mine, made, kind, {}, [file])
         mine.put_tag(f"v{number}", made, "")
         return made.digest
 
@@ -39,7 +38,7 @@ def test_many_pushes_of_one_image_at_once(repository: Repository) -> None:
         for number in range(25):
             (digest,) = {*pool.map(push, [number] * 4)}
             assert repository.resolve(f"v{number}") == digest
-            attached = referrers.referrers(repository, digest)
+            attached = verdicts.referrers(repository, digest)
             assert sorted(each["artifactType"] for each in attached) == kinds
 
 
@@ -79,8 +78,8 @@ def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.Mo
 def test_what_is_attached_is_listed_once(repository: Repository) -> None:
     subject = put_image(repository, "k1")
     for kind in ("a/0", "a/1", "a/0"):
-        referrers.attach(repository, subject, kind, {})
-    found = [entry["artifactType"] for entry in referrers.referrers(repository, subject.digest)]
+        attach(repository, subject, kind, {})
+    found = [entry["artifactType"] for entry in verdicts.referrers(repository, subject.digest)]
     assert found == ["a/0", "a/1"]
 
 

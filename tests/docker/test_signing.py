@@ -19,10 +19,14 @@ import pytest
 import requests
 import trustme
 
-from builder.publish import cosign
-from builder.publish.referrers import referrers
+from builder.publish import verdicts
 from builder.publish.registry import Repository
-from builder.publish.verdicts import REPRODUCTION, REPRODUCTION_SIGNATURE, REPRODUCTION_TEXT
+from builder.publish.verdicts import (
+    REPRODUCTION,
+    REPRODUCTION_SIGNATURE,
+    REPRODUCTION_TEXT,
+    referrers,
+)
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.publishing import made, own, tags, verified
@@ -82,7 +86,7 @@ def test_an_image_that_is_built_again_gets_a_signed_statement(
         entry["annotations"][each] for each in (REPRODUCTION_TEXT, REPRODUCTION_SIGNATURE)
     )
     assert json.loads(text)["digest"] == image["digest"]
-    assert cosign.signed_by(text, signature, str(key.with_name("cosign.pub")), tmp_path / "work")
+    assert verdicts.signed_by(text, signature, str(key.with_name("cosign.pub")), tmp_path / "work")
 
 
 def test_an_image_that_only_the_registry_has_is_built_again(
@@ -155,7 +159,8 @@ def test_a_recipe_from_elsewhere_is_written_nowhere_else(
     image: dict[str, Any], push: Any, tmp_path: Path
 ) -> None:
     from builder.publish.attachments import RECIPE
-    from builder.publish.referrers import AttachedFile, attach
+    from builder.publish.verdicts import AttachedFile
+    from support.registries import attach
 
     push()
     repository = Repository(image["references"][0].rpartition(":")[0], print)

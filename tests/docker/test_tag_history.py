@@ -12,7 +12,7 @@ import pytest
 import time_machine
 
 from builder.core.errors import BuilderError, RegistryError
-from builder.publish import nights, referrers, tag_history
+from builder.publish import nights, tags, verdicts
 from builder.publish import registry as registries
 from builder.publish import tags as publish_tags
 from builder.publish.prune import survey, targets_of
@@ -21,7 +21,7 @@ from builder.publish.verdicts import UNSIGNED, Trust
 from builder.upstream.night import _held
 from support.moves import attach_note
 from support.prunes import PATH
-from support.registries import Fault, Proxy, proxied, put_image
+from support.registries import Fault, Proxy, attach, proxied, put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 
@@ -31,15 +31,15 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
     for number, digest in enumerate(made[:3]):
         publish_tags.move(repository, "latest", digest, f"move {number}")
     for digest in (made[1], made[0]):
-        assert tag_history.require_previous(repository, "latest", UNSIGNED) == digest
+        assert tags.require_previous(repository, "latest", UNSIGNED) == digest
         publish_tags.move(repository, "latest", digest, "back")
     with pytest.raises(RegistryError, match=r":latest points to its first image"):
-        tag_history.require_previous(repository, "latest", UNSIGNED)
+        tags.require_previous(repository, "latest", UNSIGNED)
     # What is new is on top of where one has gone back to.
     publish_tags.move(repository, "latest", made[3], "mended")
-    assert tag_history.require_previous(repository, "latest", UNSIGNED) == made[0]
+    assert tags.require_previous(repository, "latest", UNSIGNED) == made[0]
     with pytest.raises(RegistryError, match="has no tag nightly"):
-        tag_history.require_previous(repository, "nightly", UNSIGNED)
+        tags.require_previous(repository, "nightly", UNSIGNED)
 
 
 def test_a_tag_goes_back_as_often_as_a_prune_keeps_images_for_it(repository: Repository) -> None:
@@ -51,7 +51,7 @@ def test_a_tag_goes_back_as_often_as_a_prune_keeps_images_for_it(repository: Rep
     kept = targets_of(survey(repository, "nightly", UNSIGNED), keep)
     for target in made[-2::-1][:keep]:
         assert target in kept
-        assert tag_history.require_previous(repository, "nightly", UNSIGNED) == target
+        assert tags.require_previous(repository, "nightly", UNSIGNED) == target
         publish_tags.move(repository, "nightly", target, "it crashes", by="rollback")
     assert {made[0], made[-1]}.isdisjoint(kept)
 
@@ -61,22 +61,22 @@ def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None
     publish_tags.move(repository, "latest", one.digest, "first")
     told = {"tag": "latest", "reason": "odd", "number": "9" * 5000}
     named = {f"builder.move.{name}": value for name, value in told.items()}
-    referrers.attach(repository, one, tag_history.MOVE, named)
-    found = tag_history.moves(repository, "latest", UNSIGNED)
+    attach(repository, one, tags.MOVE, named)
+    found = tags.moves(repository, "latest", UNSIGNED)
     assert [move.reason for move in found] == ["first"]
     publish_tags.move(repository, "latest", put_image(repository, "k2").digest, "second")
-    assert tag_history.require_previous(repository, "latest", UNSIGNED) == one.digest
+    assert tags.require_previous(repository, "latest", UNSIGNED) == one.digest
 
 
 def delete(repository: Repository, digest: str) -> None:
     """An image goes, and with it what is attached to it."""
-    attached = [each["digest"] for each in referrers.referrers(repository, digest)]
+    attached = [each["digest"] for each in verdicts.referrers(repository, digest)]
     for each in (digest, repository.resolve(digest.replace(":", "-")), *attached):
         repository.delete(each)
 
 
 def roll_back(repository: Repository, tag: str, reason: str) -> None:
-    before = tag_history.require_previous(repository, tag, UNSIGNED)
+    before = tags.require_previous(repository, tag, UNSIGNED)
     publish_tags.move(repository, tag, before, reason, by="rollback")
 
 
@@ -91,10 +91,10 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     delete(repository, d)
     roll_back(repository, "main", "not this one")
     assert repository.resolve("main") == c
-    reasons = [move.reason for move in tag_history.moves(repository, "main", UNSIGNED)]
+    reasons = [move.reason for move in tags.moves(repository, "main", UNSIGNED)]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
     assert reasons[-3:] == [f"night of {digest[-4:]}" for digest in (c, b, a)]
-    assert tag_history.require_previous(repository, "main", UNSIGNED) == b, (
+    assert tags.require_previous(repository, "main", UNSIGNED) == b, (
         "what was taken back is no way back"
     )
     for digest in (a, b):
@@ -107,7 +107,7 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     publish_tags.move(repository, "late", other, "bad", by="rollback")
     delete(repository, d)
     with pytest.raises(RegistryError, match=r"before the last move of .* is not known"):
-        tag_history.require_previous(repository, "late", UNSIGNED)
+        tags.require_previous(repository, "late", UNSIGNED)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def through(proxy: Proxy) -> Repository:
 
 
 def reasons(repository: Repository, tag: str) -> list[str]:
-    return [move.reason for move in tag_history.moves(repository, tag, UNSIGNED)]
+    return [move.reason for move in tags.moves(repository, tag, UNSIGNED)]
 
 
 def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, proxy: Proxy) -> None:
@@ -135,15 +135,15 @@ def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, prox
         with pytest.raises(RegistryError):
             publish_tags.move(through(proxy), "latest", to, reason, "rollback")
     # The notes of both are there, and neither counts.
-    assert len(referrers.referrers(repository, b)) == 2
+    assert len(verdicts.referrers(repository, b)) == 2
     assert repository.resolve("latest") == c
     assert reasons(repository, "latest") == before
     for digest in (b, a):
-        assert tag_history.require_previous(repository, "latest", UNSIGNED) == digest
+        assert tags.require_previous(repository, "latest", UNSIGNED) == digest
         publish_tags.move(repository, "latest", digest, f"back to {digest[-4:]}", "rollback")
     assert reasons(repository, "latest") == [f"back to {each[-4:]}" for each in (a, b)] + before
     publish_tags.move(repository, "latest", d, "mended at last")
-    assert tag_history.require_previous(repository, "latest", UNSIGNED) == a
+    assert tags.require_previous(repository, "latest", UNSIGNED) == a
 
 
 def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
@@ -175,7 +175,7 @@ def test_a_move_that_was_interrupted_is_left_out_though_two_images_are_gone(
     for made in (d, e):
         delete(repository, made.digest)
     assert reasons(repository, "latest") == [f"to {each.digest[-4:]}" for each in (a, c, b, a)]
-    numbers = [move.number for move in tag_history.moves(repository, "latest", UNSIGNED)]
+    numbers = [move.number for move in tags.moves(repository, "latest", UNSIGNED)]
     assert numbers == [6, 3, 2, 1]
 
 
@@ -228,7 +228,7 @@ def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, pr
 
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
     ours = put_image(repository, "k1", "1-0123456789ab")
-    referrers.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [])
+    verdicts.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [])
     for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
         with pytest.raises(RegistryError, match="is not a moving tag"):
             publish_tags.move(repository, tag, ours.digest, "so")
@@ -241,9 +241,9 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
     assert first.before == ""
     # Once more is no move, and there is nothing to go back to.
     assert publish_tags.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
-    assert [move.reason for move in tag_history.moves(repository, "latest", UNSIGNED)] == ["so"]
+    assert [move.reason for move in tags.moves(repository, "latest", UNSIGNED)] == ["so"]
     with pytest.raises(RegistryError, match=r":latest points to its first image"):
-        tag_history.require_previous(repository, "latest", UNSIGNED)
+        tags.require_previous(repository, "latest", UNSIGNED)
 
 
 def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> None:
@@ -253,11 +253,11 @@ def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> 
         publish_tags.move(repository, "nightly", two.digest, "second", by="night")
     assert _held(repository, "nightly", one.digest, UNSIGNED) == ""  # upstream went back by itself
     publish_tags.move(repository, "nightly", one.digest, "it crashes")
-    told = [move.reason for move in tag_history.moves(repository, "nightly", UNSIGNED)]
+    told = [move.reason for move in tags.moves(repository, "nightly", UNSIGNED)]
     assert told == ["it crashes", "second", "first"]
     assert "it crashes" in _held(repository, "nightly", two.digest, UNSIGNED)
     publish_tags.move(repository, "nightly", two.digest, "it does not")
-    told = [move.reason for move in tag_history.moves(repository, "nightly", UNSIGNED)]
+    told = [move.reason for move in tags.moves(repository, "nightly", UNSIGNED)]
     assert told == ["it does not", "it crashes", "second", "first"]
 
 
@@ -294,7 +294,7 @@ def test_a_move_that_was_lost_to_another_machine_can_be_repeated(
     assert publish_tags.move(through(proxy), "latest", ours.digest, "ours").before == first.digest
     assert reasons(repository, "latest") == ["ours", "first"]
     # The note of the lost move is attached to its image.
-    lost = tag_history.last_note(repository, "latest", theirs.digest, UNSIGNED)
+    lost = tags.last_note(repository, "latest", theirs.digest, UNSIGNED)
     assert lost is not None
     assert lost.move.reason == "theirs"
     publish_tags.move(repository, "latest", theirs.digest, "theirs again")
@@ -303,8 +303,8 @@ def test_a_move_that_was_lost_to_another_machine_can_be_repeated(
 
 def forge(repository: Repository, image: Manifest, **told: object) -> None:
     """Attach a note that nobody signed."""
-    annotations = {tag_history.TEXT: forged_text(repository, image, **told)}
-    referrers.attach(repository, image, tag_history.MOVE, annotations)
+    annotations = {tags.TEXT: forged_text(repository, image, **told)}
+    attach(repository, image, tags.MOVE, annotations)
 
 
 def forged_text(repository: Repository, image: Manifest, **told: object) -> str:
@@ -322,7 +322,7 @@ def forged_text(repository: Repository, image: Manifest, **told: object) -> str:
 def test_a_forged_number_does_not_stop_a_tag(repository: Repository) -> None:
     one, two, three = (put_image(repository, name) for name in ("k1", "k2", "k3"))
     publish_tags.move(repository, "latest", one.digest, "first")
-    for number in (tag_history.HIGHEST, tag_history.HIGHEST - 1):
+    for number in (tags.HIGHEST, tags.HIGHEST - 1):
         forge(repository, one, number=number)
         forge(repository, two, number=number)
         for digest in (two.digest, three.digest, one.digest):
@@ -341,22 +341,22 @@ def test_with_a_key_only_signed_notes_count(
         publish_tags.move(repository, "latest", each.digest, reason, trust=ours)
     step = {"number": 7, "digest": evil.digest, "by": ""}
     forge(repository, two, before=evil.digest, number=8, past=[step])
-    assert tag_history.require_previous(repository, "latest", UNSIGNED) == evil.digest
+    assert tags.require_previous(repository, "latest", UNSIGNED) == evil.digest
     for trust in (ours, reader):
-        assert tag_history.require_previous(repository, "latest", trust) == one.digest
-        told = [move.reason for move in tag_history.moves(repository, "latest", trust)]
+        assert tags.require_previous(repository, "latest", trust) == one.digest
+        told = [move.reason for move in tags.moves(repository, "latest", trust)]
         assert told == [f"to {each.digest[-4:]}" for each in (two, one)]
     (image,) = [each for each in survey(repository, "nightly", reader) if "latest" in each.tags]
     assert [note.move.reason for note in image.notes] == [f"to {two.digest[-4:]}"]
     assert "held" not in _held(repository, "latest", evil.digest, reader)
     assert _held(repository, "latest", evil.digest, UNSIGNED)
     # A signed note of another repository, or of another image, is none either.
-    (good, _) = referrers.referrers(repository, two.digest)
+    (good, _) = verdicts.referrers(repository, two.digest)
     other = Repository(f"{repository.registry}/me/other", print)
     there = put_image(other, "two")
     for subject, where in ((there, other), (evil, repository)):
-        referrers.attach(where, subject, tag_history.MOVE, good["annotations"])
-        assert tag_history.last_note(where, "latest", subject.digest, reader) is None
+        attach(where, subject, tags.MOVE, good["annotations"])
+        assert tags.last_note(where, "latest", subject.digest, reader) is None
 
 
 def test_a_move_makes_as_many_requests_after_many_nights(
@@ -372,9 +372,9 @@ def test_a_move_makes_as_many_requests_after_many_nights(
             publish_tags.move(mine, "nightly", digest, f"night {number}", by="night")
             counts.append(len(proxy.requests))
         proxy.requests.clear()
-        assert tag_history.require_previous(through(proxy), "nightly", UNSIGNED) == made[-2]
+        assert tags.require_previous(through(proxy), "nightly", UNSIGNED) == made[-2]
         assert len(proxy.requests) <= 4
     assert len({*counts[2:]}) == 1
     assert counts[-1] <= 20, proxy.requests
-    told = [move.reason for move in tag_history.moves(repository, "nightly", UNSIGNED)]
+    told = [move.reason for move in tags.moves(repository, "nightly", UNSIGNED)]
     assert told == [f"night {number}" for number in range(49, -1, -1)]

@@ -16,17 +16,15 @@ from uuid import uuid4
 import pytest
 
 from builder.build import record
-from builder.publish import spdx
-from builder.publish.attachments import NAMES, RECIPE, attached
+from builder.publish import attachments
+from builder.publish.attachments import LOCAL, NAMES, RECIPE, attached
 from builder.publish.push import local_image, upload
-from builder.publish.referrers import attach, referrers
 from builder.publish.registry import MANIFESTS, Manifest, Repository
-from builder.publish.spdx import LOCAL
-from builder.publish.tag_history import MOVE
-from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
+from builder.publish.tags import MOVE
+from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT, referrers
 from support.commands import ForkServer
 from support.publishing import own, tags, verified
-from support.registries import Proxy
+from support.registries import Proxy, attach
 from support.smoke_tests import docker
 
 pytestmark = [
@@ -287,7 +285,7 @@ def test_what_is_missing_of_an_image_that_is_there_is_attached(
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
     assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT, MOVE])
-    (provenance,) = attached(repository, "1", spdx.PROVENANCE)
+    (provenance,) = attached(repository, "1", attachments.PROVENANCE)
     told = json.loads(provenance.content)
     assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
     assert told["predicate"]["runDetails"]["builder"]["id"] == LOCAL

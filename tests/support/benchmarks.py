@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.checks.series import Generation
 from builder.measure.bench import Benchmark, Point
+from builder.presets.schema import Generation
 
 GPU = {"name": "RTX 5090", "capability": "12.0", "driver": "580.1", "memory": 32607}
 

@@ -13,8 +13,8 @@ from builder.build.record import Record
 from builder.checks.verdict import Verdict
 from builder.core.platforms import Platforms
 from builder.plan.plan import Plan
+from builder.publish.attachments import PROVENANCE, SPDX, documents_of
 from builder.publish.sbom import Dpkg, parse_dpkg
-from builder.publish.spdx import PROVENANCE, SPDX, documents_of
 from support.catalogs import AMD64, rendered
 from support.environment import REPOSITORY
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from builder.publish.referrers import attach_all
 from builder.publish.registry import Manifest, Repository
-from builder.publish.tag_history import By, Move, new_note, notes_of_tag
-from builder.publish.verdicts import UNSIGNED, Trust
+from builder.publish.tags import By, Move, new_note, notes_of_tag
+from builder.publish.verdicts import UNSIGNED, Trust, attach_all
 
 
 def attach_note(

@@ -15,15 +15,15 @@ import pytest
 
 from builder.cli.app import main
 from builder.engines.layout import CREATED, LABEL_KEY
+from builder.publish import attachments
 from builder.publish import prune as prune_plan
-from builder.publish import spdx
 from builder.publish.prune import survey
-from builder.publish.referrers import AttachedFile, attach, referrers
 from builder.publish.registry import MANIFESTS, Manifest, Repository
-from builder.publish.tag_history import MOVE
-from builder.publish.verdicts import UNSIGNED
+from builder.publish.tags import MOVE
+from builder.publish.verdicts import UNSIGNED, AttachedFile, referrers
 from support.environment import REPOSITORY
 from support.moves import attach_note
+from support.registries import attach
 
 PATH = "me/hello-sm120"
 HELLO = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
@@ -33,7 +33,7 @@ BASE = b"the layer that all have" * 100
 SIGNED = "application/vnd.dev.cosign.simplesigning.v1+json"
 ATTESTED = "application/vnd.dsse.envelope.v1+json"
 CYCLONEDX = "application/vnd.cyclonedx+json"  # builder attached one until SPDX was enough
-BELONGS = (MOVE, CYCLONEDX, spdx.SPDX)
+BELONGS = (MOVE, CYCLONEDX, attachments.SPDX)
 Prune = Callable[..., Any]
 
 
@@ -128,7 +128,7 @@ def signature(
 
 def dressed(repository: Repository, of: Manifest) -> Manifest:
     """An image with what a night attaches to it."""
-    for kind in (CYCLONEDX, spdx.SPDX):
+    for kind in (CYCLONEDX, attachments.SPDX):
         attach(repository, of, kind, {}, [AttachedFile("bom.json", kind, of.digest.encode())])
     attach_note(repository, of, "nightly", "", "a night")
     return of

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ import pytest
 import requests
 
 from builder.publish.registry import MANIFESTS, Manifest, Repository
+from builder.publish.verdicts import AttachedFile, Attachment, attach_all
 from support.loopback import Quiet, listening
 
 CONFIGURATION = """version: 0.1
@@ -286,3 +287,15 @@ def put_image(repository: Repository, name: str, tag: str = "", **labels: str) -
     manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
     repository.put_manifest(tag or manifest.digest, manifest)
     return manifest
+
+
+def attach(
+    repository: Repository,
+    subject: Manifest,
+    kind: str,
+    annotations: Mapping[str, str],
+    files: Sequence[AttachedFile] = (),
+) -> str:
+    """Attach an artifact of the type ``kind`` to an image; the artifact's digest."""
+    wanted = Attachment(kind, tuple(files), annotations)
+    return attach_all(repository, subject, [wanted])[0]

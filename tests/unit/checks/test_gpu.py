@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from builder.checks import serves
-from builder.checks.series import Generation
 from builder.core.errors import UntriedError
 from builder.docker import gpus
+from builder.presets.schema import Generation
 
 TABLE = "NVIDIA GeForce RTX 5090, 12.0, 580.95.05, 32607\nNVIDIA H200, 9.0, 580.95.05, 143771\n"
 

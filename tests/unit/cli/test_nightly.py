@@ -14,7 +14,7 @@ from builder.cli import nightly
 from builder.cli import terminal as tables
 from builder.core.errors import FetchError
 from builder.publish.nights import NightlyRun
-from builder.publish.remote_image import RemoteImage
+from builder.publish.registry import RemoteImage
 from builder.publish.verdicts import Reproduced
 from builder.upstream.status import Status, require_fresh
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.image.code_paths import (
+from builder.image.device_code import (
     CodeDifference,
     CodeTotals,
     compare_code,

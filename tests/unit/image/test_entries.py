@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.image.code_paths import device_entries
 from builder.image.compare import FileDifference, compare_trees, read_files
+from builder.image.device_code import device_entries
 from support.cubins import Function, cubin
 from support.fatbins import ELF, FLAG_A, PTX, ZSTD, entry, region
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.image.code_paths import split_ptx
+from builder.image.device_code import split_ptx
 
 TEXT = b"""
 .version 9.0

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.image.code_paths import (
-    CodeDifference,
-    CodeTotals,
-    FunctionCode,
-    FunctionDifference,
-    OtherDifference,
-)
 from builder.image.compare import (
     FILE,
     Comparison,
@@ -19,6 +12,13 @@ from builder.image.compare import (
     LayerDifference,
     LayerSide,
     summary,
+)
+from builder.image.device_code import (
+    CodeDifference,
+    CodeTotals,
+    FunctionCode,
+    FunctionDifference,
+    OtherDifference,
 )
 from builder.image.layers import Node
 

@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy.stats import t
 
-from builder.checks.series import QUANTILES, mean_interval, quantile
+from builder.presets.receipts import QUANTILES, mean_interval, quantile
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 31])

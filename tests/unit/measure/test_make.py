@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from builder.checks.series import Generation
 from builder.core.errors import ReceiptError
 from builder.docker.engine import Image
 from builder.measure.bench import Loaded, Point, ServedImage, loaded, of_benchmark, require_receipt
+from builder.presets.schema import Generation
 from builder.recipes.probes import Serve
 from support.benchmarks import GPU, benchmark
 from support.receipts import DIGEST, KEY

@@ -9,7 +9,7 @@ import pytest
 
 from builder.core.errors import ReceiptError, RecipeError
 from builder.presets.receipts import ReceiptEntry, checked, parse, require_valid
-from builder.publish.remote_image import RemoteImage, RemotePlatform
+from builder.publish.registry import RemoteImage, RemotePlatform
 from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
 from support.shipped import RECIPES
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from builder.publish import spdx
+from builder.publish import attachments
 from builder.publish.sbom import commit_purl, image_purl, public
 from support.bills import DIGEST, DPKG, faults, in_catalog, record_of
 from support.environment import REPOSITORY
@@ -34,9 +34,9 @@ def test_no_document_has_a_token_of_a_url_or_a_local_path(tmp_path: Path) -> Non
         changed = re.sub(r'git    = "[^"]*"', f'git    = "{url}"', text)
         assert url in changed
         made = in_catalog(tmp_path, "atomic-b8995", changed)
-        found = spdx.documents_of(made, record_of(made), DPKG)
+        found = attachments.documents_of(made, record_of(made), DPKG)
         for document in found.values():
             assert "ghp_secret" not in document
             assert "2e81dc5f634501c744b69a65a8eeb84ba42e82ee" in document
-        assert faults(json.loads(found[spdx.SPDX])) == []
-    assert "git.example.org" not in found[spdx.SPDX]
+        assert faults(json.loads(found[attachments.SPDX])) == []
+    assert "git.example.org" not in found[attachments.SPDX]

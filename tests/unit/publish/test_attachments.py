@@ -11,12 +11,12 @@ from builder.build import ccache
 from builder.build.record import Record
 from builder.core.errors import RegistryError
 from builder.publish.attachments import NAMES, RECIPE, missing_attachments, recipe_texts
-from builder.publish.referrers import AttachedFile, Attachment, attach, attach_all
 from builder.publish.registry import Repository
+from builder.publish.verdicts import AttachedFile, Attachment, attach_all
 from support.catalogs import load, rendered
 from support.commands import Builder
 from support.environment import REPOSITORY
-from support.registries import put_image
+from support.registries import attach, put_image
 
 NAME = "lucebox-f12a87c"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from builder.core.platforms import Platforms
 from builder.publish import sbom
+from builder.publish.attachments import PROVENANCE
 from builder.publish.sbom import parse_dpkg
-from builder.publish.spdx import PROVENANCE
 from builder.recipes import locks
 from builder.recipes.locks import PinnedFile
 from support.bills import (

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from builder.publish import spdx
-from builder.publish.spdx import LOCAL, platform
+from builder.publish import attachments
+from builder.publish.attachments import LOCAL, builder_uri
 from support.bills import DPKG, ENGINES, of_catalog, provenance, record_of
 
 
@@ -46,17 +46,19 @@ def test_unknown_times_are_left_out() -> None:
         (record_of(made, seconds={}, created="2026-11-21T15:58:33+02:00"), began),
         (record_of(made, created=""), {}),
     ):
-        document = json.loads(spdx.documents_of(made, record, DPKG)[spdx.PROVENANCE])
+        document = json.loads(attachments.documents_of(made, record, DPKG)[attachments.PROVENANCE])
         assert document["predicate"]["runDetails"]["metadata"] == expected
 
 
 def test_a_workflow_of_github_is_the_builder() -> None:
     workflow = "me/farm/.github/workflows/nightly.yml@refs/heads/main"
     environment = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_WORKFLOW_REF": workflow}
-    assert platform(environment) == f"https://github.com/{workflow}"
-    assert platform({}) == LOCAL
+    assert builder_uri(environment) == f"https://github.com/{workflow}"
+    assert builder_uri({}) == LOCAL
     made = of_catalog("hello-sm120-0.1.0")
     document = json.loads(
-        spdx.documents_of(made, record_of(made), DPKG, platform(environment))[spdx.PROVENANCE]
+        attachments.documents_of(made, record_of(made), DPKG, builder_uri(environment))[
+            attachments.PROVENANCE
+        ]
     )
     assert document["predicate"]["runDetails"]["builder"]["id"] == f"https://github.com/{workflow}"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from builder.publish.prune import PrunePlan, SurveyedImage, plan_prune
 from builder.publish.registry import MANIFESTS, Manifest
-from builder.publish.tag_history import Move, Note, rollback_targets
+from builder.publish.tags import Move, Note, rollback_targets
 
 TAGS = ("nightly", "latest", "stable")
 DAY = datetime(2026, 11, 1, tzinfo=UTC)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from builder.publish.referrers import referrers
 from builder.publish.registry import MANIFESTS, Repository
+from builder.publish.verdicts import referrers
 from support.registries import NO_BLOB, Reply, Request, answering
 
 

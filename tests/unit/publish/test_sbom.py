@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from builder.plan.plan import BasePlan, Plan
+from builder.publish.attachments import SPDX, documents_of
 from builder.publish.sbom import Dpkg
-from builder.publish.spdx import SPDX, documents_of
 from support.bills import DPKG, ENGINES, faults, of_catalog, record_of, spdx, texts
 from support.environment import REPOSITORY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from builder.publish.spdx import SPDX
+from builder.publish.attachments import SPDX
 from support.bills import (
     DIGEST,
     engine_of,

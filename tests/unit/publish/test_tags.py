@@ -8,13 +8,11 @@ from builder.core.errors import RegistryError
 from builder.publish import tags
 from builder.publish.attachments import RECIPE
 from builder.publish.push import PushTags
-from builder.publish.referrers import AttachedFile, attach, attach_all
 from builder.publish.registry import Repository
-from builder.publish.tag_history import past_moves
-from builder.publish.tags import Tags, require_moving
-from builder.publish.verdicts import UNSIGNED
+from builder.publish.tags import Tags, past_moves, require_moving
+from builder.publish.verdicts import UNSIGNED, AttachedFile, attach_all
 from support.prunes import PATH
-from support.registries import put_image
+from support.registries import attach, put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 

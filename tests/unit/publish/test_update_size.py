@@ -12,11 +12,14 @@ from builder.core.errors import RegistryError
 from builder.core.log import Log
 from builder.docker.containers import Blobs
 from builder.engines.layout import BASE_DIGEST, BASE_NAME
-from builder.publish import push, tag_history, tags
-from builder.publish.registry import Manifest, Repository, blobs_of
-from builder.publish.remote_image import (
+from builder.publish import push, tags
+from builder.publish import tags as tag_history
+from builder.publish.registry import (
+    Manifest,
     RemotePlatform,
+    Repository,
     Update,
+    blobs_of,
     images_in,
     remote_image,
     require_within,

@@ -17,17 +17,15 @@ from builder.core.errors import FetchError
 from builder.core.settings import Settings
 from builder.image.code_paths import CodePaths
 from builder.presets.schema import PresetUse
-from builder.publish import nights, spdx, tags
-from builder.publish.referrers import attach
-from builder.publish.registry import Manifest, Repository
-from builder.publish.remote_image import RemotePlatform
+from builder.publish import attachments, nights, tags
+from builder.publish.registry import Manifest, RemotePlatform, Repository
 from builder.publish.verdicts import REPRODUCTION, TEXT, VERDICT, Statement, Trust
 from builder.site.facts import collect, image_fact, published_tags
 from builder.site.pages import pages, write
 from support.moves import attach_note
 from support.nights import night
 from support.prunes import image, index
-from support.registries import put_image
+from support.registries import attach, put_image
 from support.reproductions import statement
 from support.shipped import PRESETS, RECIPES
 from support.verdicts import GOOD, verdict
@@ -57,7 +55,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
         created="2026-11-02T02:00:00+00:00",
     )
     attach(repository, second, VERDICT, {TEXT: statement.model_dump_json()})
-    attach(repository, second, spdx.SPDX, {})
+    attach(repository, second, attachments.SPDX, {})
     repository.put_manifest(f"{second.digest.replace(':', '-')}.sig", image(repository, day=3))
     return repository, first, second
 

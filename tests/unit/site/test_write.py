@@ -27,7 +27,7 @@ from builder.presets.proposals import Unserved
 from builder.presets.service import mounted
 from builder.presets.shapes import Figure
 from builder.publish.nights import NightlyRun
-from builder.publish.tag_history import Move
+from builder.publish.tags import Move
 from builder.site import facts as choices
 from builder.site.facts import (
     CardFact,

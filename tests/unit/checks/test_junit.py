@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from builder.build import reports as junit_xml
+from builder.checks import verdict as verdicts
 from support.verdicts import BAD, GOOD, SKIPPED, UNTRIED, verdict
 
 COUNTED = ("tests", "failures", "errors", "skipped", "time")
@@ -12,7 +12,7 @@ KINDS = ("runs", "option", "serves", "device")
 
 
 def test_junit_counts_what_failed_apart_from_what_could_not_be_tried() -> None:
-    root = ElementTree.fromstring(junit_xml.junit({"a-1": verdict(GOOD, BAD, UNTRIED, SKIPPED)}))
+    root = ElementTree.fromstring(verdicts.junit({"a-1": verdict(GOOD, BAD, UNTRIED, SKIPPED)}))
     (suite,) = root
     counts = {name: suite.get(name) for name in COUNTED}
     assert counts == dict(zip(COUNTED, ("4", "1", "1", "1", "1.750"), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.gguf import parts_of, renamed
+from builder.core.names import parts_of, renamed
 
 FIRST = "Q4/a-00001-of-00002.gguf"
 
