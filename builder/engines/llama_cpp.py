@@ -181,7 +181,7 @@ def rewrites_120(cmake: str) -> bool:
 
 
 def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
-    values = cuda.model_dump(exclude_unset=True)
+    values = {"arch": cuda.arch, **cuda.model_dump(exclude_unset=True)}
     if rewrites:
         comment = "ggml's cmake makes 120a of it" if cuda.arch == ["120"] else ""
     else:

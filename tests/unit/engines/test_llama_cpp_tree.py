@@ -219,7 +219,7 @@ def test_a_release_is_probed_for_its_number(
 @pytest.mark.parametrize("commit", ["", "0c1e57098bba43ac29e6e3b677cdceebdd22334f"])
 def test_an_sdist_has_no_number_of_commits(monkeypatch: pytest.MonkeyPatch, commit: str) -> None:
     monkeypatch.setattr(Tree, "commits", lambda _: None)
-    found = draft(Tree({}, "0.3.36", commit), Cuda(arch=["120"]))
+    found = draft(Tree({}, "0.3.36", commit), Cuda())
     assert found is not None
     expected = {"build_commit": commit[:9]} if commit else {}
     assert values(found, "llama") == {**expected, "ui": False}
