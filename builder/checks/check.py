@@ -317,7 +317,7 @@ CHECKS_OF_PROGRAMS = (
     Row("device", device.check_device, "a card", 15),
     Row("preset", device.check_preset, "a card", 15),
     Row("numbers", kernel_test.check_kernels, "a card", 11, "kernels on a simulated card"),
-    Row("numbers", logit_test.check, "a card", 13, "the server's numbers"),
+    Row("numbers", logit_test.check, "a card", 17, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), "a recipe", 4),  # when all rules are used
 )
 """Programs of the image are run, in containers."""
