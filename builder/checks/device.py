@@ -67,7 +67,7 @@ from simulator.selection import Capability
 from simulator.work import WorkPath, by_work, function_of, texts_by_work
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
-LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model
+LONG = 20 * "letters and a space. "  # a token a byte, with the test model
 # Bytes that the long prompt may take more than a short one: llama.cpp's pools take one block.
 GROWTH = 4 * BLOCK
 UNUSED = "it called no function of CUDA"
