@@ -52,43 +52,30 @@ def write_model(path: Path) -> None:
     made_models.write_tiny(MODEL, path)
 
 
-# The test model of engines that load folders of the Hugging Face Hub.
+# The test model of engines that load folders of the Hugging Face Hub: ``folder/``.
 #
-# It has a configuration, a tokenizer of bytes, and weights that are zeros: a hole in the file.
 # Two layers of Qwen3: grouped attention, norms of queries and keys, gated units, positions by
-# rotation.
+# rotation.  A head of 128 is one that every attention backend of vLLM takes; the vocabulary is
+# larger than the tokenizer's, because models round it up, too.  A token is a byte.
 
+FOLDER = Path(__file__).with_name("folder")
 FOLDER_NAME = "tiny"
 WEIGHTS = "model.safetensors"
 FOLDER_CONTEXT = 2048  # tokens
-END = "<|endoftext|>"
-CHAT = (
-    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
-)
-# A head of 128 is one that every attention backend of vLLM takes.
-FOLDER_LAYERS, FOLDER_EMBEDDING, FOLDER_FEED_FORWARD = 2, 1024, 4096
-FOLDER_HEADS, KV_HEADS, HEAD = 8, 4, 128
-VOCABULARY = 512
-"""More than the tokenizer has: models round it up, too."""
 
 
 def write_model_folder(folder: Path) -> None:
-    """Make the folder, with the files that every user may read."""
+    """Make the folder, with the files that every user may read; its weights are zeros, a hole."""
     folder.mkdir()
     folder.chmod(0o755)  # the image's own user reads it
-    files = {
-        "config.json": _configuration(),
-        "tokenizer.json": _tokenizer(),
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": END,
-            "model_max_length": FOLDER_CONTEXT,
-            "chat_template": CHAT,
-        },
-    }
-    for name, content in files.items():
+    found = {file.name: json.loads(file.read_text("utf-8")) for file in FOLDER.glob("*.json")}
+    # In GPT-2's order.  The first one is "!", as in its and Qwen's vocabularies: zeros, which a
+    # card that computes nothing gives for sampled tokens, are printable text.
+    letters = sorted(made_models.bytes_as_characters())
+    found["tokenizer.json"]["model"]["vocab"] = {text: at for at, text in enumerate(letters)}
+    for name, content in found.items():
         (folder / name).write_text(json.dumps(content, indent=1), "utf-8")
-    write_weights(folder / WEIGHTS, _shapes())
+    write_weights(folder / WEIGHTS, _shapes(found["config.json"]))
     for file in folder.iterdir():
         file.chmod(0o644)
 
@@ -106,88 +93,27 @@ def write_weights(file: Path, shapes: Mapping[str, Sequence[int]]) -> None:
         stream.truncate(8 + len(text) + end)
 
 
-def _shapes() -> dict[str, list[int]]:
+def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """The tensors, with the names of Transformers' ``Qwen3ForCausalLM``."""
-    width, queries, keys = FOLDER_EMBEDDING, FOLDER_HEADS * HEAD, KV_HEADS * HEAD
-    layer = {
-        "input_layernorm": [width],
-        "self_attn.q_proj": [queries, width],
-        "self_attn.k_proj": [keys, width],
-        "self_attn.v_proj": [keys, width],
-        "self_attn.o_proj": [width, queries],
-        "self_attn.q_norm": [HEAD],
-        "self_attn.k_norm": [HEAD],
-        "post_attention_layernorm": [width],
-        "mlp.gate_proj": [FOLDER_FEED_FORWARD, width],
-        "mlp.up_proj": [FOLDER_FEED_FORWARD, width],
-        "mlp.down_proj": [width, FOLDER_FEED_FORWARD],
+    width, head, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
+    heads, groups = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    layer: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("input_layernorm", "post_attention_layernorm"), (width,)),
+        **dict.fromkeys(("self_attn.q_norm", "self_attn.k_norm"), (head,)),
+        "self_attn.q_proj": (heads, width),
+        **dict.fromkeys(("self_attn.k_proj", "self_attn.v_proj"), (groups, width)),
+        "self_attn.o_proj": (width, heads),
+        **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (inner, width)),
+        "mlp.down_proj": (width, inner),
     }
-    whole = {"embed_tokens": [VOCABULARY, width], "norm": [width]}
-    for number in range(FOLDER_LAYERS):
+    whole: dict[str, tuple[int, ...]] = {
+        "embed_tokens": (config["vocab_size"], width),
+        "norm": (width,),
+    }
+    for number in range(config["num_hidden_layers"]):
         whole |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
     shapes = {f"model.{name}.weight": shape for name, shape in whole.items()}
-    return {**shapes, "lm_head.weight": [VOCABULARY, width]}
-
-
-def _configuration() -> dict[str, Any]:
-    """The configuration, with the names of Transformers' ``Qwen3Config``."""
-    end = len(byte_letters())
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "torch_dtype": "bfloat16",
-        "num_hidden_layers": FOLDER_LAYERS,
-        "hidden_size": FOLDER_EMBEDDING,
-        "intermediate_size": FOLDER_FEED_FORWARD,
-        "num_attention_heads": FOLDER_HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "attention_bias": False,
-        "tie_word_embeddings": False,
-        "max_position_embeddings": FOLDER_CONTEXT,
-        "vocab_size": VOCABULARY,
-        "eos_token_id": end,
-    }
-
-
-def _tokenizer() -> dict[str, Any]:
-    """A token for each byte, in the format of the library ``tokenizers``.
-
-    The first one is ``!``, as in GPT-2's and Qwen's vocabularies: zeros, which a card that
-    computes nothing gives for sampled tokens, are printable text.
-    """
-    letters = byte_letters()
-    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {
-        "version": "1.0",
-        **dict.fromkeys(("truncation", "padding"), None),
-        "added_tokens": [{"id": len(letters), "content": END, **flags, "special": True}],
-        "normalizer": None,
-        "pre_tokenizer": step,
-        "post_processor": None,
-        "decoder": step,
-        "model": {
-            "type": "BPE",
-            **dict.fromkeys(("dropout", "unk_token"), None),
-            **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), None),
-            "fuse_unk": False,
-            "vocab": {letter: number for number, letter in enumerate(letters)},
-            "merges": [],
-        },
-    }
-
-
-def byte_letters() -> list[str]:
-    """The letters that stand for the bytes, in the order of GPT-2's vocabulary: those that print
-    stand for themselves, the rest follows from U+0100 on (openai/gpt-2, src/encoder.py,
-    ``bytes_to_unicode``)."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = 256 - len(shown)
-    return [*map(chr, shown), *(chr(0x100 + number) for number in range(rest))]
+    return {**shapes, "lm_head.weight": (config["vocab_size"], width)}
 
 
 TOKENS = 12

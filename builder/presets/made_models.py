@@ -170,7 +170,7 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """A character for each byte, then words, then special tokens, as of Qwen."""
     from gguf import TokenType
 
-    tokens = [*_bytes_as_characters(), *_with_space(WORDS, SPACE_GPT2)]
+    tokens = [*bytes_as_characters(), *_with_space(WORDS, SPACE_GPT2)]
     rest = tokenizer.size - len(tokens) - len(SPECIAL_GPT2)
     tokens += [f"{SPACE_GPT2}word{number}" for number in range(rest)]
     kinds = [int(TokenType.NORMAL)] * len(tokens) + [int(TokenType.CONTROL)] * len(SPECIAL_GPT2)
@@ -184,7 +184,7 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_add_bos_token(False)
 
 
-def _bytes_as_characters() -> list[str]:
+def bytes_as_characters() -> list[str]:
     """GPT-2's table: bytes that print are themselves, the others begin at U+0100."""
     shown = [*PRINTABLE, *range(161, 173), *range(174, 256)]
     others = count(256)
