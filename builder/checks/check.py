@@ -15,7 +15,6 @@ from pathlib import Path
 from builder.checks import contract, cuda, device, kernel_test, libraries, logit_test, serves
 from builder.checks.contract import check_entry, check_programs, check_static, check_steps
 from builder.checks.cuda import check_architectures, check_code_paths
-from builder.checks.device import check_preset_options
 from builder.checks.libraries import (
     check_copies,
     check_elevated,
@@ -23,7 +22,8 @@ from builder.checks.libraries import (
     check_loads,
     check_writable,
 )
-from builder.checks.subject import Context, Subject, guarded, of_option, of_run
+from builder.checks.options import check_preset_options, of_option
+from builder.checks.subject import Context, Subject, excerpt, guarded
 from builder.checks.verdict import Check, Verdict, timed
 from builder.core.errors import UntriedError
 from builder.docker import containers
@@ -42,6 +42,31 @@ from builder.recipes.probes import (
 )
 from builder.recipes.schema import Recipe
 from simulator.selection import Capability
+
+# Check: programs of the image run in a sandbox and print what the recipe's probes expect.
+
+
+def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:
+    """The program's exit status, and the texts that it must and must not print."""
+    program, *arguments = probe.run
+    subject = " ".join(probe.run)
+    done = context.run(program, arguments)
+    ended = done.status == probe.status
+    found = f"{done.status}" if ended else f"{done.status}: {excerpt(done.output)}"
+    yield Check.of("runs", subject, f"exit status {probe.status}", found, ended)
+    for text in probe.contains:
+        passed = text in done.output
+        found = text if passed else excerpt(done.output)
+        yield Check.of("output", subject, f"contains {text}", found, passed)
+    for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
+        match = re.search(pattern, done.output)
+        found = excerpt(match[0] if match else done.output)
+        yield Check.of("output", subject, f"matches {name}", found, match is not None)
+    for text in probe.excludes:
+        passed = text not in done.output
+        found = "not there" if passed else text
+        yield Check.of("output", subject, f"does not contain {text}", found, passed)
+
 
 # Check: files of the image contain the texts and the Python code that the probes name.
 

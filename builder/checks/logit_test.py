@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from builder.checks.device import UNUSED, refused
+from builder.checks.options import help_options, option_text, option_values
 from builder.checks.server import (
     SECONDS,
     Continued,
@@ -30,14 +31,7 @@ from builder.checks.server import (
     shared_folder,
 )
 from builder.checks.simulated import SimulatedServer, Simulation
-from builder.checks.subject import (
-    Context,
-    InapplicableError,
-    help_options,
-    on_a_card,
-    option_text,
-    option_values,
-)
+from builder.checks.subject import Context, InapplicableError, on_a_card
 from builder.checks.verdict import Check, CheckState
 from builder.core.errors import listed
 from builder.engines.servers import API_FLAVORS
