@@ -350,18 +350,12 @@ CHECKS_VERSION = max(row.version for row in (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGR
 """Images whose verdict is of an earlier version are smoke-tested again."""
 
 
-def check_image(subject: Subject, work: Path) -> Verdict:
-    """Run all checks of an image without its numbers and without network; with a GPU only if
-    ``gpu_test`` asks for it.
+def check_layers(subject: Subject, work: Path) -> Context:
+    """Read an image, and run the checks that run no program of it.
 
     ``work`` is a directory for temporary files.  Raises ``UntriedError`` if the image itself cannot
     be read.
     """
-    return run_programs(check_layers(subject, work))
-
-
-def check_layers(subject: Subject, work: Path) -> Context:
-    """Read an image, and run the checks that run no program of it.  Raises like ``check_image``."""
     containers.remove_orphans()
     started = time.monotonic()
     contents = read(subject, work)
@@ -374,7 +368,8 @@ def check_layers(subject: Subject, work: Path) -> Context:
 
 
 def run_programs(context: Context) -> Verdict:
-    """Run the other checks of an image, and conclude."""
+    """Run the other checks of an image without network, and conclude; with a GPU only if
+    ``gpu_test`` asks for it."""
     subject, contents = context.subject, context.contents
     with containers.removed_together(), containers.of_platform(contents.platform):
         context.checks.extend(timed(_run(context, CHECKS_OF_PROGRAMS)))
