@@ -149,8 +149,13 @@ def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
 
 
 def _facts(probe: PythonProbe, tree: ast.AST, subject: str) -> Iterator[Check]:
+    stored = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     for name in probe.defines:
-        passed = definition(tree, name) is not None or _assigned(tree, name)
+        passed = definition(tree, name) is not None or name in stored
         found = "defines it" if passed else "does not define it"
         yield Check.of("python", subject, f"defines {name}", found, passed)
     there = {code: occurs(code, tree) for code in (*probe.has, *probe.missing)}
@@ -171,13 +176,6 @@ def _scope(tree: ast.AST | None) -> Iterator[ast.AST]:
             yield node
         elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from _scope(node)
-
-
-def _assigned(tree: ast.AST, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-        for node in ast.walk(tree)
-    )
 
 
 def occurs(code: str, tree: ast.AST) -> bool:
@@ -219,15 +217,6 @@ def _checks(probe: Probe, context: Context) -> Iterator[Check]:
         case PythonProbe():
             subject, checks = probe.python, check_python(probe, context.contents)
     return guarded(checks, "runs", subject)
-
-
-def read_options(recipe: Recipe | None, options: ReadOptions) -> ReadOptions:
-    """``options``, with the texts and symbols that the probes look at."""
-    probes = _all(recipe)
-    texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
-    texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
-    libraries = {posixpath.basename(name).partition(".so")[0] for name in _symbols_of(probes)}
-    return replace(options, texts=options.texts | texts, symbols=options.symbols | libraries)
 
 
 def behind_links(recipe: Recipe | None, contents: Contents, options: ReadOptions) -> ReadOptions:
@@ -400,10 +389,15 @@ def _card(subject: Subject) -> Capability | None:
 
 
 def options_for(subject: Subject) -> ReadOptions:
-    """The parts that every image is read for."""
-    recipe, published = subject.recipe, subject.published
+    """The parts that an image is read for: of every one, and those that its probes look at."""
+    recipe, published, probes = subject.recipe, subject.published, _all(subject.recipe)
+    texts = {LAYOUT.needs, *([LAYOUT.start_plan] if recipe and recipe.start else [])}
+    texts |= {probe.file for probe in probes if isinstance(probe, FileProbe)}
+    texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
+    libraries = (posixpath.basename(name).partition(".so")[0] for name in _symbols_of(probes))
     return ReadOptions(
-        texts=frozenset({LAYOUT.needs, *([LAYOUT.start_plan] if recipe and recipe.start else [])}),
+        texts=frozenset(texts),
+        symbols=frozenset(libraries),
         card=_card(subject),
         # A simulated card needs the code of all layers; an image on a published base has no card.
         code_above=published.layers if published else 0,
@@ -416,9 +410,8 @@ def read(subject: Subject, work: Path) -> Contents:
 
     ``work`` is a directory for temporary files.  Raises ``UntriedError``.
     """
-    recipe = subject.recipe
-    options = read_options(recipe, options_for(subject))
+    options = options_for(subject)
     blobs = blobs_of(subject.reference, work, subject.digest)
     contents = read_contents(blobs, work, options, subject.cache)
-    more = behind_links(recipe, contents, options)
+    more = behind_links(subject.recipe, contents, options)
     return contents if more == options else read_contents(blobs, work, more, subject.cache)
