@@ -73,8 +73,9 @@ OTHER_LIMITS: Mapping[str, float] = {"2": 3.0, "3": 1.8, "4": 1.0}
 OTHER_LIMIT = 3.0
 BITS = re.compile(r"[234](?=_|$)")
 
-
 SPEC_TYPE = "--spec-type"
+OWN_SYNTAX = "SPEC[:k=v"
+"""ik_llama.cpp, common/common.cpp: ``--spec-type mtp:n_max=1,p_min=0.0``."""
 # Without a least probability every draft is tried.
 SHORT_DRAFTS: Mapping[str, str] = {"--spec-draft-n-max": "3", "--draft-p-min": "0"}
 LONG = 96  # tokens: a text that comes back to its own tokens, so that drafts are taken from it
@@ -166,10 +167,6 @@ TRIALS = (
         (Drafting("draft-mtp", TinyModel("gemma4-assistant", "Q8_0", 28, "gemma4")),),
     ),
 )
-
-
-OWN_SYNTAX = "SPEC[:k=v"
-"""ik_llama.cpp, common/common.cpp: ``--spec-type mtp:n_max=1,p_min=0.0``."""
 
 
 def cache_types(help_output: str) -> Set[str]:
