@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder.checks.check import check_image
+from builder.checks.check import check_layers, run_programs
 from builder.checks.subject import Subject
 from builder.docker import engine as docker
 
@@ -45,7 +45,7 @@ def static_checks(image: str) -> dict[str, float]:
     """The static checks of an image, in this process."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        verdict = check_image(Subject(image, ""), Path(folder))
+        verdict = run_programs(check_layers(Subject(image, ""), Path(folder)))
     return {
         "seconds": time.monotonic() - started,
         "peak_mib": peak(),

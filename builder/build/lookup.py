@@ -18,7 +18,7 @@ from builder.build import record as records
 from builder.build.record import Record
 from builder.build.roots import in_engine
 from builder.checks import kernel_test, simulated
-from builder.checks.check import CHECKS_VERSION, check_image, check_layers, run_programs
+from builder.checks.check import CHECKS_VERSION, check_layers, run_programs
 from builder.checks.device import card_for
 from builder.checks.simulated import why_not
 from builder.checks.subject import Context, DeviceTest, NumbersTest, Subject
@@ -500,7 +500,7 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
             session.log("no recipe describes this image: only the checks for every image are made")
             gpu_test = session.gpu_test
             subject = Subject(found.reference, found.digest, gpu_test=gpu_test, cache=cache)
-            verdict = check_image(subject, work)
+            verdict = run_programs(check_layers(subject, work))
     session.reporter.on_verdict(target, verdict)
     return (CheckedImage(target, target, verdict),)
 

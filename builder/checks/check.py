@@ -15,7 +15,6 @@ from pathlib import Path
 from builder.checks import contract, cuda, device, kernel_test, libraries, logit_test, serves
 from builder.checks.contract import check_entry, check_programs, check_static, check_steps
 from builder.checks.cuda import check_architectures, check_code_paths
-from builder.checks.device import check_preset_options
 from builder.checks.libraries import (
     check_copies,
     check_elevated,
@@ -23,7 +22,8 @@ from builder.checks.libraries import (
     check_loads,
     check_writable,
 )
-from builder.checks.subject import Context, Subject, guarded, of_option, of_run
+from builder.checks.options import check_preset_options, of_option
+from builder.checks.subject import Context, Subject, excerpt, guarded
 from builder.checks.verdict import Check, Verdict, timed
 from builder.core.errors import UntriedError
 from builder.docker import containers
@@ -42,6 +42,31 @@ from builder.recipes.probes import (
 )
 from builder.recipes.schema import Recipe
 from simulator.selection import Capability
+
+# Check: programs of the image run in a sandbox and print what the recipe's probes expect.
+
+
+def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:
+    """The program's exit status, and the texts that it must and must not print."""
+    program, *arguments = probe.run
+    subject = " ".join(probe.run)
+    done = context.run(program, arguments)
+    ended = done.status == probe.status
+    found = f"{done.status}" if ended else f"{done.status}: {excerpt(done.output)}"
+    yield Check.of("runs", subject, f"exit status {probe.status}", found, ended)
+    for text in probe.contains:
+        passed = text in done.output
+        found = text if passed else excerpt(done.output)
+        yield Check.of("output", subject, f"contains {text}", found, passed)
+    for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
+        match = re.search(pattern, done.output)
+        found = excerpt(match[0] if match else done.output)
+        yield Check.of("output", subject, f"matches {name}", found, match is not None)
+    for text in probe.excludes:
+        passed = text not in done.output
+        found = "not there" if passed else text
+        yield Check.of("output", subject, f"does not contain {text}", found, passed)
+
 
 # Check: files of the image contain the texts and the Python code that the probes name.
 
@@ -124,8 +149,13 @@ def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
 
 
 def _facts(probe: PythonProbe, tree: ast.AST, subject: str) -> Iterator[Check]:
+    stored = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     for name in probe.defines:
-        passed = definition(tree, name) is not None or _assigned(tree, name)
+        passed = definition(tree, name) is not None or name in stored
         found = "defines it" if passed else "does not define it"
         yield Check.of("python", subject, f"defines {name}", found, passed)
     there = {code: occurs(code, tree) for code in (*probe.has, *probe.missing)}
@@ -146,13 +176,6 @@ def _scope(tree: ast.AST | None) -> Iterator[ast.AST]:
             yield node
         elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from _scope(node)
-
-
-def _assigned(tree: ast.AST, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-        for node in ast.walk(tree)
-    )
 
 
 def occurs(code: str, tree: ast.AST) -> bool:
@@ -194,15 +217,6 @@ def _checks(probe: Probe, context: Context) -> Iterator[Check]:
         case PythonProbe():
             subject, checks = probe.python, check_python(probe, context.contents)
     return guarded(checks, "runs", subject)
-
-
-def read_options(recipe: Recipe | None, options: ReadOptions) -> ReadOptions:
-    """``options``, with the texts and symbols that the probes look at."""
-    probes = _all(recipe)
-    texts = {probe.file for probe in probes if isinstance(probe, FileProbe)}
-    texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
-    libraries = {posixpath.basename(name).partition(".so")[0] for name in _symbols_of(probes)}
-    return replace(options, texts=options.texts | texts, symbols=options.symbols | libraries)
 
 
 def behind_links(recipe: Recipe | None, contents: Contents, options: ReadOptions) -> ReadOptions:
@@ -317,7 +331,7 @@ CHECKS_OF_PROGRAMS = (
     Row("device", device.check_device, "a card", 15),
     Row("preset", device.check_preset, "a card", 15),
     Row("numbers", kernel_test.check_kernels, "a card", 11, "kernels on a simulated card"),
-    Row("numbers", logit_test.check, "a card", 13, "the server's numbers"),
+    Row("numbers", logit_test.check, "a card", 17, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), "a recipe", 4),  # when all rules are used
 )
 """Programs of the image are run, in containers."""
@@ -325,18 +339,12 @@ CHECKS_VERSION = max(row.version for row in (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGR
 """Images whose verdict is of an earlier version are smoke-tested again."""
 
 
-def check_image(subject: Subject, work: Path) -> Verdict:
-    """Run all checks of an image without its numbers and without network; with a GPU only if
-    ``gpu_test`` asks for it.
+def check_layers(subject: Subject, work: Path) -> Context:
+    """Read an image, and run the checks that run no program of it.
 
     ``work`` is a directory for temporary files.  Raises ``UntriedError`` if the image itself cannot
     be read.
     """
-    return run_programs(check_layers(subject, work))
-
-
-def check_layers(subject: Subject, work: Path) -> Context:
-    """Read an image, and run the checks that run no program of it.  Raises like ``check_image``."""
     containers.remove_orphans()
     started = time.monotonic()
     contents = read(subject, work)
@@ -349,7 +357,8 @@ def check_layers(subject: Subject, work: Path) -> Context:
 
 
 def run_programs(context: Context) -> Verdict:
-    """Run the other checks of an image, and conclude."""
+    """Run the other checks of an image without network, and conclude; with a GPU only if
+    ``gpu_test`` asks for it."""
     subject, contents = context.subject, context.contents
     with containers.removed_together(), containers.of_platform(contents.platform):
         context.checks.extend(timed(_run(context, CHECKS_OF_PROGRAMS)))
@@ -380,10 +389,15 @@ def _card(subject: Subject) -> Capability | None:
 
 
 def options_for(subject: Subject) -> ReadOptions:
-    """The parts that every image is read for."""
-    recipe, published = subject.recipe, subject.published
+    """The parts that an image is read for: of every one, and those that its probes look at."""
+    recipe, published, probes = subject.recipe, subject.published, _all(subject.recipe)
+    texts = {LAYOUT.needs, *([LAYOUT.start_plan] if recipe and recipe.start else [])}
+    texts |= {probe.file for probe in probes if isinstance(probe, FileProbe)}
+    texts |= {probe.python for probe in probes if isinstance(probe, PythonProbe)}
+    libraries = (posixpath.basename(name).partition(".so")[0] for name in _symbols_of(probes))
     return ReadOptions(
-        texts=frozenset({LAYOUT.needs, *([LAYOUT.start_plan] if recipe and recipe.start else [])}),
+        texts=frozenset(texts),
+        symbols=frozenset(libraries),
         card=_card(subject),
         # A simulated card needs the code of all layers; an image on a published base has no card.
         code_above=published.layers if published else 0,
@@ -396,9 +410,8 @@ def read(subject: Subject, work: Path) -> Contents:
 
     ``work`` is a directory for temporary files.  Raises ``UntriedError``.
     """
-    recipe = subject.recipe
-    options = read_options(recipe, options_for(subject))
+    options = options_for(subject)
     blobs = blobs_of(subject.reference, work, subject.digest)
     contents = read_contents(blobs, work, options, subject.cache)
-    more = behind_links(recipe, contents, options)
+    more = behind_links(subject.recipe, contents, options)
     return contents if more == options else read_contents(blobs, work, more, subject.cache)

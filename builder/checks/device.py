@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -27,19 +26,11 @@ from builder.checks.simulated import SimulatedServer, Simulation
 from builder.checks.subject import (
     Context,
     InapplicableError,
-    excerpt,
-    guarded,
-    has_value,
-    help_options,
-    is_removed,
     on_a_card,
-    option_text,
-    option_values,
-    placeholder_of,
 )
 from builder.checks.verdict import Check, CheckState, DeviceUse
 from builder.core import sizes
-from builder.core.errors import UsageError, listed, suggestion
+from builder.core.errors import UsageError, listed
 from builder.engines.device_code import no_code
 from builder.engines.servers import ROUNDED, FolderServer, StatedLog
 from builder.presets import cards, command, made_models, shapes
@@ -67,7 +58,7 @@ from simulator.selection import Capability
 from simulator.work import WorkPath, by_work, function_of, texts_by_work
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
-LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model
+LONG = 20 * "letters and a space. "  # a token a byte, with the test model
 # Bytes that the long prompt may take more than a short one: llama.cpp's pools take one block.
 GROWTH = 4 * BLOCK
 UNUSED = "it called no function of CUDA"
@@ -641,84 +632,3 @@ def check_paths(name: str, preset: Preset, taken: Sequence[WorkPath]) -> Check:
         (faults if others or texts == "none" else fine).append(f"{work}: {texts}")
     expected = "; ".join(f"{work}: {' or '.join(paths)}" for work, paths in preset.paths.items())
     return Check.of("preset", f"{name}: paths", expected, "; ".join(faults or fine), not faults)
-
-
-# Check: the image's engine has every option of a preset, and takes its value.
-#
-# The engine's own ``--help`` decides, as for the recipe's probes of options.
-
-# vLLM (vllm/entrypoints: VLLM_SUBCMD_PARSER_EPILOG): --help alone names the groups of options.
-ALL_GROUPS = "--help=all"
-VARIABLE = re.compile(r"\(env: (\w+)\)")  # llama.cpp, common/arg.cpp
-OPTION_VARIABLE = "LLAMA_ARG_"
-NUMBER = re.compile(r"-?\d+(\.\d+)?")
-NUMBERS = {"N", "n", "<n>"}  # placeholders for a number in llama.cpp's --help
-
-
-def check_preset_options(context: Context) -> Iterator[Check]:
-    """One check of all options of each preset."""
-    before = context.subject.extended.config if context.subject.extended else {}
-    entrypoint = (*(context.recipe.image.entrypoint or before.get("Entrypoint") or []),)
-    for name, preset in context.subject.presets.items():
-        checks = _check_preset_options(f"{name}: options", preset, context, entrypoint)
-        yield from guarded(checks, "preset", name)
-
-
-def _check_preset_options(
-    subject: str, preset: Preset, context: Context, entrypoint: tuple[str, ...]
-) -> Iterator[Check]:
-    expected = "each is in --help and takes its value"
-    text = context.help(entrypoint)
-    if ALL_GROUPS in text:
-        text = context.help(entrypoint, ALL_GROUPS)
-    if not help_options(text):
-        yield Check.skipped("preset", subject, expected, "its --help lists no option")
-        return
-    words = command.arguments(preset, context.recipe, {each: each.upper() for each in preset.files})
-    wrong = option_faults(words, preset.serve.environment, text)
-    found = "; ".join(wrong) or f"all {len(_groups(words))}"
-    yield Check.of("preset", subject, expected, found, not wrong)
-
-
-def option_faults(words: Sequence[str], environment: Mapping[str, str], text: str) -> list[str]:
-    """The problems of arguments and variables, by the engine's ``--help``, ``text``."""
-    found = [fault for group in _groups(words) for fault in _faults(group, text)]
-    known = set(VARIABLE.findall(text))
-    ours = [each for each in environment if each.startswith(OPTION_VARIABLE)]
-    return found + [f"{each} is the variable of no option" for each in ours if each not in known]
-
-
-def _groups(words: Sequence[str]) -> list[list[str]]:
-    """Each option with its values; a model without an option, as vLLM takes it, is left out."""
-    return [group for group in command.groups(words) if command.option_of(group[0])]
-
-
-def _faults(group: Sequence[str], text: str) -> Iterator[str]:
-    name, joined, value = group[0].partition("=")
-    values = [value] if joined else group[1:]
-    about = option_text(text, name)
-    placeholder = placeholder_of(about or "")
-    if about is None:
-        yield f"{name} is not listed{suggestion(name, help_options(text))}"
-    elif is_removed(about):
-        yield f"{name} was removed: {excerpt(about)}"
-    elif values and not placeholder:
-        yield f"{name} takes no value, and gets {' '.join(values)}"
-    elif placeholder and not values and not placeholder.startswith("["):
-        yield f"{name} gets no value for {placeholder}"
-    else:
-        yield from (fault for each in values for fault in _value_fault(name, each, about))
-
-
-def _value_fault(name: str, value: str, about: str) -> Iterator[str]:
-    """Why the option whose text is ``about`` does not take a value.  Only words are compared."""
-    if NUMBER.fullmatch(value) or value.startswith("{"):
-        return
-    listed = option_values(about)
-    placeholder = placeholder_of(about)
-    if listed is not None:
-        lacking = [part for part in value.split(",") if part not in listed]
-        if lacking:
-            yield f"{name} does not have {', '.join(lacking)}, only {', '.join(sorted(listed))}"
-    elif placeholder in NUMBERS and not has_value(about, None, value):
-        yield f"{name} gets {value} for the number {placeholder}"

@@ -9,10 +9,10 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -296,6 +296,7 @@ class _Run(NamedTuple):
     report: Report | None
 
 
+@dataclass
 class NumbersTrial:
     """Runs test-backend-ops in containers of an image.
 
@@ -303,25 +304,24 @@ class NumbersTrial:
     machine code, ``work`` a directory for temporary files.
     """
 
-    def __init__(
-        self, server: SimulatedServer, card: Card, binary: Path, ptx: Path, work: Path
-    ) -> None:
-        self.kernels: set[str] = set()
-        """The kernels of all cases together, by their mangled names."""
-        self.launched = self.computed = 0
-        """Launches; and launches that were computed to their end, or to a fault."""
-        self.instructions = 0
-        """Executed, counted for each thread."""
-        self.lacking: list[str] = []
-        """The cases that could not be added to the tree's, each with the reason."""
-        self.cpu_code = ""
-        """The file of the CPU code that ggml chose for this machine; empty: it has one for all."""
-        self._server, self._card, self._ptx, self._work = server, card, ptx, work
-        self._binary = binary
-        first = next(iter(libraries(server.contents).values()))
-        # Beside the libraries: the program looks for them, and for those that they load, there.
-        self._path = posixpath.join(posixpath.dirname(first), PROGRAM)
-        self._runs, self._explanations = count(), count()
+    server: SimulatedServer
+    card: Card
+    binary: Path
+    ptx: Path
+    work: Path
+    kernels: set[str] = field(default_factory=set)
+    """The kernels of all cases together, by their mangled names."""
+    launched: int = 0
+    computed: int = 0
+    """Launches that were computed to their end, or to a fault."""
+    instructions: int = 0
+    """Executed, counted for each thread."""
+    lacking: list[str] = field(default_factory=list)
+    """The cases that could not be added to the tree's, each with the reason."""
+    cpu_code: str = ""
+    """The file of the CPU code that ggml chose for this machine; empty: it has one for all."""
+    _runs: Iterator[int] = field(default_factory=count)
+    _explanations: Iterator[int] = field(default_factory=count)
 
     def results(self) -> Iterator[tuple[Group, list[CaseResult]]]:
         """The outcome of the chosen cases, group by group.
@@ -336,7 +336,9 @@ class NumbersTrial:
             found = list(self._compare([case for case in part if case.name in titles]))
             equal = [each.case for each in found if each.outcome is Outcome.EQUAL]
             last = {titles[case.name]: case for case in equal}
-            found += self._racing([case for case in equal if case in last.values()])
+            # Numbers show a race only where the warp that should come first does not.
+            raced = self._compare([each for each in equal if each in last.values()], races=True)
+            found += (each for each in raced if each.outcome is Outcome.DIFFERS)
             compared |= {each.case.name: each for each in found}
         for group in groups():
             yield group, [compared[case.name] for case in chosen[group.title]]
@@ -366,7 +368,8 @@ class NumbersTrial:
         yield from (CaseResult(each, Outcome.UNSUPPORTED) for each in chosen if not each.supported)
         ended = 0
         while waiting and ended < ENDS:
-            part = _together(waiting)
+            sizes = accumulate(len(case.name) + 1 for case in waiting)
+            part = waiting[: max(1, sum(size <= NAMES for size in sizes))]
             run = self._run("test", ",".join(case.name for case in part), races=races)
             if run.report is not None and not races:
                 self.kernels |= run.report.kernels
@@ -385,11 +388,6 @@ class NumbersTrial:
                 yield found
         why = f"{ENDS} cases ended the program before it"
         yield from (CaseResult(case, Outcome.NOT_COMPUTED, why) for case in waiting)
-
-    def _racing(self, chosen: Sequence[Case]) -> Iterator[CaseResult]:
-        # Numbers show a race only where the warp that should come first does not.
-        found = self._compare(chosen, races=True)
-        return (each for each in found if each.outcome is Outcome.DIFFERS)
 
     def _ended(self, case: Case, run: _Run) -> CaseResult:
         found = _stopped(case, run)
@@ -420,18 +418,21 @@ class NumbersTrial:
         outputs: bool = False,
     ) -> _Run:
         """``support`` lists the selected cases, ``test`` computes them."""
-        work = self._work / f"run-{next(self._runs)}"
-        ptx = self._ptx if mode == "test" and backend == CARD else None
-        mount = f"--volume={self._binary}:{self._path}:ro"
-        on = self._server.on([self._card], None, work, ptx, races=races, outputs=outputs)
+        work = self.work / f"run-{next(self._runs)}"
+        # Beside the libraries: the program looks for them, and for those that they load, there.
+        beside = posixpath.dirname(next(iter(libraries(self.server.contents).values())))
+        program = posixpath.join(beside, PROGRAM)
+        ptx = self.ptx if mode == "test" and backend == CARD else None
+        mount = f"--volume={self.binary}:{program}:ro"
+        on = self.server.on([self.card], None, work, ptx, races=races, outputs=outputs)
         asked = {LISTING: mode == "support", REPEATABLE: outputs}
         with on as simulation:
             mounts = simulation.mounts
             env = {**mounts.env, **{name: "1" for name, wanted in asked.items() if wanted}}
             done = containers.run(
-                self._server.reference,
+                self.server.reference,
                 [mode, "-b", backend, "-o", selected, "--output", "csv"],
-                entrypoint=self._path,
+                entrypoint=program,
                 timeout=TIMEOUT,
                 extra=[*mount_options(mounts.volumes, env), mount],
                 once=True,
@@ -442,17 +443,6 @@ class NumbersTrial:
             self.cpu_code = posixpath.basename(chosen[1])
         found = results(done, CARD) if backend == CARD else ()
         return _Run(done, {each.case.name: each for each in found}, report)
-
-
-def _together(waiting: Sequence[Case]) -> list[Case]:
-    part: list[Case] = []
-    size = 0
-    for case in waiting:
-        size += len(case.name) + 1
-        if part and size > NAMES:
-            break
-        part.append(case)
-    return part
 
 
 def _stopped(case: Case, run: _Run) -> CaseResult:

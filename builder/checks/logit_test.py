@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
 from builder.checks.device import UNUSED, refused
+from builder.checks.options import help_options, option_text, option_values
 from builder.checks.server import (
     SECONDS,
     Continued,
@@ -30,7 +31,7 @@ from builder.checks.server import (
     shared_folder,
 )
 from builder.checks.simulated import SimulatedServer, Simulation
-from builder.checks.subject import Context, InapplicableError, on_a_card, option_text, option_values
+from builder.checks.subject import Context, InapplicableError, on_a_card
 from builder.checks.verdict import Check, CheckState
 from builder.core.errors import listed
 from builder.engines.servers import API_FLAVORS
@@ -72,6 +73,13 @@ OTHER_LIMITS: Mapping[str, float] = {"2": 3.0, "3": 1.8, "4": 1.0}
 OTHER_LIMIT = 3.0
 BITS = re.compile(r"[234](?=_|$)")
 
+SPEC_TYPE = "--spec-type"
+OWN_SYNTAX = "SPEC[:k=v"
+"""ik_llama.cpp, common/common.cpp: ``--spec-type mtp:n_max=1,p_min=0.0``."""
+# Without a least probability every draft is tried.
+SHORT_DRAFTS: Mapping[str, str] = {"--spec-draft-n-max": "3", "--draft-p-min": "0"}
+LONG = 96  # tokens: a text that comes back to its own tokens, so that drafts are taken from it
+
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
@@ -80,17 +88,29 @@ class Drafting:
     kind: str
     """A value of ``--spec-type``: engines that do not list it do not draft so."""
     drafter: TinyModel | None = None
-    """None: the model's own block drafts."""
+    """None: the model's own block, or the text itself."""
+    settings: Mapping[str, str] = field(default_factory=lambda: SHORT_DRAFTS)
+    """More options; those that an engine does not list are left out."""
+    of_text: bool = False
+    """Whether drafts are taken from the text, so that no kernel is its own: the CPU's text of
+    ``LONG`` tokens is compared."""
 
-    @property
-    def options(self) -> list[str]:
-        """Arguments of the server; without a least probability every draft is tried.
+    def options(self, listed: Collection[str]) -> list[str]:
+        """Arguments of a server whose ``--help`` lists these options.
 
         In one slot: before its merge, MTP refused more (tools/server/server-context.cpp: "MTP
         currently supports only n_parallel=1").
         """
-        options = f"--spec-type {self.kind} --spec-draft-n-max 3 --draft-p-min 0 --parallel 1"
-        return options.split()
+        given = {SPEC_TYPE: self.kind, "--parallel": "1"}
+        given |= {name: value for name, value in self.settings.items() if name in listed}
+        return [word for pair in given.items() for word in pair]
+
+
+def _of_text(kind: str, *names: str) -> Drafting:
+    """Drafts of three tokens behind each earlier occurrence of the last token."""
+    values = dict(zip(names, ("1", "3", "1"), strict=False))
+    settings = {f"--spec-{kind}-{name}": value for name, value in values.items()}
+    return Drafting(kind, None, settings, of_text=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +123,13 @@ class ModelTrial:
 
 
 OWN_BLOCK = (Drafting("draft-mtp"), Drafting("mtp"))
+OF_TEXT = (
+    _of_text("ngram-simple", "size-n", "size-m", "min-hits"),
+    _of_text("ngram-map-k", "size-n", "size-m", "min-hits"),
+    _of_text("ngram-map-k4v", "size-n", "size-m", "min-hits"),
+    _of_text("ngram-mod", "n-match", "n-max", "n-min"),
+    _of_text("ngram-cache"),
+)
 # Both sides round the factors of products to eight bits, each in its own blocks.  llama.cpp's CPU
 # (xllamacpp 2026.10, AVX2) gives logarithms that differ from what it gives for the same weights in
 # F32 by at most 0.004 (F16), 0.09 (Q8_0), 0.06 (Q4_0), 0.12 (Q4_K), 0.09 (Q6_K), 0.15 (qwen35),
@@ -112,11 +139,23 @@ OWN_BLOCK = (Drafting("draft-mtp"), Drafting("mtp"))
 # seeds the text prefers each token by 0.15 at least.
 TRIALS = (
     ModelTrial(TinyModel("llama", "F16", 27), 0.05),
-    ModelTrial(TinyModel("llama", "Q8_0", 27), 0.2),
+    ModelTrial(
+        TinyModel("llama", "Q8_0", 27),
+        0.2,
+        (
+            Drafting("draft-simple", TinyModel("llama", "Q8_0", 27, layers=0)),
+            Drafting("draft-eagle3", TinyModel("eagle3", "Q8_0", 27, "llama")),
+            *OF_TEXT,
+        ),
+    ),
     ModelTrial(TinyModel("llama", "Q4_0", 27), 0.3),
     ModelTrial(TinyModel("llama", "Q4_K", 29), 0.3),
     ModelTrial(TinyModel("llama", "Q6_K", 28), 0.2),
-    ModelTrial(TinyModel("qwen35", "Q4_K", 5), 0.3, OWN_BLOCK),
+    ModelTrial(
+        TinyModel("qwen35", "Q4_K", 5),
+        0.3,
+        (*OWN_BLOCK, Drafting("draft-dspark", TinyModel("dspark", "Q8_0", 5, "qwen35"))),
+    ),
     ModelTrial(
         TinyModel("qwen35moe", "Q4_K", 3),
         0.4,
@@ -146,16 +185,27 @@ def limit_beside_f16(kind: str) -> float:
 
 def drafts(help_output: str) -> frozenset[str]:
     """The ways to draft that an engine lists in its ``--help``."""
-    text = option_text(help_output, "--spec-type")
-    found = option_values(text or "") or frozenset()
+    text = option_text(help_output, SPEC_TYPE) or ""
+    # ik_llama.cpp, common/common.cpp: "types: none, draft, ..."
+    values = option_values(text) or option_values(text.replace("types:", "one of:"))
+    return (values or frozenset()) - {"none"}
+
+
+def tried(help_output: str) -> frozenset[str]:
+    """Those of ``drafts`` that take the options of mainline."""
+    if OWN_SYNTAX in (option_text(help_output, SPEC_TYPE) or ""):
+        return frozenset()
     # In AtomicChat's fork mtp is not the model's own block, but a model that --mtp-head names.
     other = option_text(help_output, "--mtp-head") is not None
-    return found - {"mtp"} if other else found
+    return drafts(help_output) - ({"mtp"} if other else set())
 
 
 # The answers of one model on the card and on its CPU.
 
 KIND = "numbers"
+DRAFTS_BY, UNDRAFTED = "drafts by ", "the text without drafts"
+UNCOMPARED = "the server's drafts"
+"""The subject of the check that names ways to draft that were not compared."""
 NAMED = 6  # kernels that a check names
 RACE_SECONDS = 120.0
 """For an answer while kernels are searched for races; after one, a server may never answer."""
@@ -172,10 +222,8 @@ class Numbers:
     card: Card
     ptx: Path
     """A directory with the PTX of the image's machine code: ``DIGEST.ptx``."""
-    drafts: Collection[str] = ()
-    """The values of ``--spec-type`` that the engine lists."""
-    caches: Sequence[str] = ()
-    """The types of the cache that are tried beside the usual one."""
+    help: str = ""
+    """The engine's: its ways to draft, and its types of the cache."""
     driver_stub: Path | None = None
     """For an engine that does not start on a CPU without the driver's library."""
     outputs: bool = False
@@ -199,9 +247,18 @@ class Numbers:
             yield ModelNumbers(self, trial, folder, agreeing)
 
     def checks(self, work: Path) -> Iterator[Check]:
-        """All checks.  Raises like ``models``, and like ``SimulatedServer.on``."""
-        for each in self.models(work):
-            yield from each.checks()
+        """All checks, and which ways to draft none of them compared.
+
+        Raises like ``models``, and like ``SimulatedServer.on``.
+        """
+        left = drafts(self.help)
+        for check in (check for each in self.models(work) for check in each.checks()):
+            if check.state is not CheckState.SKIPPED:
+                left -= {check.subject.rpartition(DRAFTS_BY)[2]}
+            yield check
+        if left:
+            found = f"not compared: {', '.join(sorted(left))}"
+            yield Check.skipped(KIND, UNCOMPARED, f"{UNDRAFTED}, each way of {SPEC_TYPE}", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +287,8 @@ class ModelNumbers:
         on_cpu = self._asked(_alone)
         if not isinstance(on_cpu, _Failed):
             yield from self._on_card(on_cpu[0])
-            for kind in self.numbers.caches if self.trial is TRIALS[0] else ():
+            caches = cache_types(self.numbers.help) if self.trial is TRIALS[0] else set()
+            for kind in sorted(caches - {USUAL_CACHE}):
                 yield self._of_cache(kind, on_cpu[0])
         elif on_cpu.unknown:
             yield Check.skipped(KIND, name, expected, _unknown(self.trial.model))
@@ -276,9 +334,19 @@ class ModelNumbers:
                 compared[number] = replace(each, found=f"{each.found}; {self._race()}")
                 break
         yield from compared
-        for drafting in self.trial.draftings:
-            if drafting.kind in self.numbers.drafts:
+        yield from self._drafts(alone)
+
+    def _drafts(self, alone: Continued) -> Iterator[Check]:
+        known, plain = tried(self.numbers.help), None
+        for drafting in (each for each in self.trial.draftings if each.kind in known):
+            if not drafting.of_text:
                 yield self._drafted(drafting, alone)
+                continue
+            plain = plain or self._asked(_long)
+            if isinstance(plain, _Failed):
+                yield self._unanswered("a long text on its CPU", plain)
+                return
+            yield self._drafted(drafting, plain[0])
 
     def _of_cache(self, kind: str, usual: Continued) -> Check:
         """A type of the cache, against the CPU; a fork's own type, or a type that the engine's CPU
@@ -326,17 +394,19 @@ class ModelNumbers:
 
     def _drafted(self, drafting: Drafting, alone: Continued) -> Check:
         kind, drafter, draft = drafting.kind, drafting.drafter, None
-        subject, expected = f"drafts by {kind}", "the text without drafts"
+        subject = f"{DRAFTS_BY}{kind}"
         if drafter is not None:
             draft = self.work / f"{kind}.gguf"
             made_models.write_tiny(drafter, draft)
-        found = self._asked(_alone, drafting.options, draft, card=kind)
+        options = drafting.options(help_options(self.numbers.help))
+        ask, card = (_long, "") if drafting.of_text else (_alone, kind)
+        found = self._asked(ask, options, draft, card=card)
         if isinstance(found, _Failed):
             if drafter is None or not found.unknown:
                 return self._unanswered(subject, found)
-            return Check.skipped(KIND, f"{self._name}: {subject}", expected, _unknown(drafter))
+            return Check.skipped(KIND, f"{self._name}: {subject}", UNDRAFTED, _unknown(drafter))
         if not found[0].drafted:
-            return Check.skipped(KIND, f"{self._name}: {subject}", expected, "nothing was drafted")
+            return Check.skipped(KIND, f"{self._name}: {subject}", UNDRAFTED, "nothing was drafted")
         accepted = f"; {found[0].accepted or 0} of {found[0].drafted} drafts accepted"
         return self._compared(subject, alone, *found, accepted, drafted=True)
 
@@ -354,9 +424,10 @@ class ModelNumbers:
         limit = self.trial.limit if limit is None else limit
         compared = difference(wanted, found)
         # llama.cpp has no probabilities of tokens that were drafted.
-        known = drafted or len(compared.distances) == min(compared.equal + 1, TOKENS)
+        tokens = len(wanted.tokens)
+        known = drafted or len(compared.distances) == min(compared.equal + 1, tokens)
         agrees = known and compared.within(limit)
-        text = f"{described(compared, TOKENS, limit)}{more}"
+        text = f"{described(compared, tokens, limit)}{more}"
         if not agrees and report is not None:
             text += f"; {_suspects(report.kernels - self.agreeing)}"
         expected = f"the same text, logarithms of probabilities within {limit:g}"
@@ -428,6 +499,10 @@ def _unknown(model: TinyModel) -> str:
     return f"the engine does not know the architecture of {model.shape}"
 
 
+def _long(server: Server) -> Continued:
+    return continued(server, PROMPT, LONG)
+
+
 def _alone(server: Server, seconds: float = SECONDS) -> Continued:
     return continued(server, PROMPT, TOKENS, seconds=seconds)
 
@@ -464,9 +539,7 @@ def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
     """
     server, test = context.server, context.numbers_test  # where there is none, nothing is started
     text = context.help(context.recipe.image.entrypoint)
-    caches = sorted(cache_types(text) - {USUAL_CACHE})
-    card, stub = context.card, context.stub
-    return Numbers(server, card, test.ptx, drafts(text), caches, driver_stub=stub, outputs=outputs)
+    return Numbers(server, context.card, test.ptx, text, context.stub, outputs)
 
 
 def check_kernels(subject: str, report: Report | None) -> Check:

@@ -23,7 +23,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, groupby, pairwise
+from itertools import accumulate, combinations, groupby, pairwise
 from typing import Literal
 
 LEAST_CHANGE = 0.10
@@ -168,11 +168,9 @@ def _orders_by_inversions(count: int) -> list[int]:
     """How many orders of ``count`` things have 0, 1, 2, ... inversions."""
     orders = [1]
     for size in range(2, count + 1):
-        wider = [0] * (len(orders) + size - 1)
-        for inversions, number in enumerate(orders):
-            for more in range(size):
-                wider[inversions + more] += number
-        orders = wider
+        sums, count_of = [0, *accumulate(orders)], len(orders)
+        wider = range(1, count_of + size)
+        orders = [sums[min(at, count_of)] - sums[max(at - size, 0)] for at in wider]
     return orders
 
 

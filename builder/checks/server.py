@@ -620,7 +620,8 @@ def fill(server: Server, context: int) -> int:
     characters = _characters_of_a_token(server)
     wanted = max(context - RESERVE, LEAST)
     while True:
-        body = _body(int(wanted * characters))
+        text = filler(int(wanted * characters))
+        body = {"prompt": text, "max_tokens": TOKENS, "temperature": 0, "cache_prompt": False}
         try:
             tokens = _tokens(server, body, wanted)
             break
@@ -641,10 +642,10 @@ def requests_of(context: int, tokens: int) -> int:
     return min(max(context // max(tokens, 1), 1), MOST)
 
 
-def _body(characters: int) -> Mapping[str, Any]:
+def filler(characters: int) -> str:
+    """A text of so many characters, without long repetitions."""
     lines = characters // len(LINE.format(number=0)) + 1
-    text = "".join(LINE.format(number=number) for number in range(lines))[:characters]
-    return {"prompt": text, "max_tokens": TOKENS, "temperature": 0, "cache_prompt": False}
+    return "".join(LINE.format(number=number) for number in range(lines))[:characters]
 
 
 def _tokens(server: Server, body: Mapping[str, Any], wanted: int) -> int:
@@ -657,7 +658,7 @@ def _characters_of_a_token(server: Server) -> float:
     tokenizer = server.api_flavor.tokenizer
     if tokenizer is None:
         return CHARACTERS
-    sample = "".join(LINE.format(number=number) for number in range(SAMPLE))
+    sample = filler(SAMPLE * len(LINE.format(number=0)))
     body = {tokenizer.text: sample}
     try:
         count = len(server.client.post(tokenizer.tokenize, body, Tokens, SHORT).tokens)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.checks.server import (
+    CHARACTERS,
     ServerClient,
     ServerTimings,
     StreamedAnswer,
     UnansweredError,
     Usage,
+    filler,
 )
 from builder.core.log import Log
 from builder.engines.servers import ApiFlavor
@@ -83,9 +85,9 @@ def generate(
     if not stream.finished:
         raise UnansweredError(f"the answer ended early, after {len(stream.events)} pieces")
     after = _counters(client)
-    return timed(
-        stream, seed, None if before is None or after is None else _difference(after, before)
-    )
+    if before is None or after is None:
+        return timed(stream, seed)
+    return timed(stream, seed, (after[0] - before[0], after[1] - before[1]))
 
 
 def _body(settings: RunSettings, seed: int, model: str) -> dict[str, Any]:
@@ -105,11 +107,7 @@ def _body(settings: RunSettings, seed: int, model: str) -> dict[str, Any]:
 
 def filling(tokens: int) -> str:
     """Text of about that many tokens, without long repetitions."""
-    lines = (f"Line {number}: nothing in it matters for the task.\n" for number in range(10**7))
-    text = ""
-    while len(text) < tokens * 4:  # English has about four characters a token
-        text += "".join(next(lines) for _ in range(100))
-    return text[: tokens * 4] + ("\n\n" if tokens else "")
+    return filler(tokens * CHARACTERS) + ("\n\n" if tokens else "")
 
 
 def timed(stream: StreamedAnswer, seed: int, drafts: tuple[int, int] | None = None) -> Generation:
@@ -159,7 +157,3 @@ def _counters(client: ServerClient) -> tuple[int, int] | None:
         return int(sum(map(float, drafted))), int(sum(map(float, accepted)))
     except (ValueError, OverflowError):  # no numbers, or infinite ones
         return None
-
-
-def _difference(after: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
-    return after[0] - before[0], after[1] - before[1]

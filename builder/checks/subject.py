@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from builder.checks.simulated import RUNTIME, SimulatedServer, why_not
 from builder.checks.speed import RunSettings
 from builder.checks.verdict import Check, DeviceUse
-from builder.core.errors import BuilderError, UntriedError, listed, suggestion
+from builder.core.errors import BuilderError, UntriedError, listed
 from builder.core.log import Log
 from builder.core.platforms import Platform
 from builder.docker import containers
@@ -25,7 +24,7 @@ from builder.image.code_paths import CodePaths
 from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.presets.schema import Preset, PresetUse
-from builder.recipes.probes import Accept, OptionProbe, RunProbe, pattern_names
+from builder.recipes.probes import Accept
 from builder.recipes.schema import Recipe
 
 RUNS, WARM_UPS = 10, 2
@@ -102,100 +101,6 @@ class Subject:
     def published(self) -> docker.Image | None:
         """The image that it extends, if that is not a base of ours: those have ``devel``."""
         return self.extended if self.devel is None else None
-
-
-# Reads the values of an option from ``--help``.
-#
-# llama.cpp's trees (common/arg.cpp, tools/server) write them in several ways: in the signature,
-# ``--flash-attn [on|off|auto]``, ``--rope-scaling {none,linear,yarn}`` or ``--spec-type
-# none,draft-mtp,draft-dflash``; or below it, ``allowed values: f32, f16, q8_0``, or ``one of:``
-# and a line ``- none: ...`` for each.
-
-OPTION_LINE = re.compile(r"^\s{0,8}-{1,2}[A-Za-z0-9]|^-{3,} ")  # an option, or a section's title
-# A name with its placeholder; a comma leads to the next name of the same option.
-NAME = re.compile(r"\s*(--?[A-Za-z0-9][\w-]*)(?: [^\s,-][^\s,]*)?(,)?")
-# The end of the names of an option: its description follows behind two spaces.
-END = re.compile(r"(?<![,\s])\s{2,}")
-PLACEHOLDER = re.compile(r"--?[A-Za-z0-9][\w-]* ([^\s,-]\S*)")
-REMOVED = "argument has been removed"  # llama.cpp, common/arg.cpp
-BRACKETED = re.compile(r"[\[{<]([\w.+-]+(?:\s*[|,]\s*[\w.+-]+)+)[\]}>]")
-BARE = re.compile(r"--?[A-Za-z0-9][\w-]* ([\w.+-]+(?:,[\w.+-]+)+)(?:\s|$)")
-BELOW = re.compile(r"(?:allowed values|possible values|one of|choices)\s*(?:are)?\s*:", re.I)
-BULLET = re.compile(r"\s*- ([\w.+-]+)")
-VALUE = re.compile(r"[\"'`]?([\w.+-]*\w)[\"'`]?(?:\s*\([^)]*\))?")
-SEPARATOR = re.compile(r"\s*(?:,\s*or\s+|,|\||\bor\b)\s*")
-
-
-def option_text(help_text: str, option: str) -> str | None:
-    """The lines of ``--help`` about ``option``, up to the next option; None if there are none."""
-    found: list[str] = []
-    for line in help_text.splitlines():
-        if OPTION_LINE.match(line):
-            if found:
-                break
-            if option in _names(line):
-                found.append(line)
-        elif found:
-            found.append(line)
-    return "\n".join(found) if found else None
-
-
-def _names(line: str) -> list[str]:
-    names, at = [], 0
-    while match := NAME.match(line, at):
-        names.append(match[1])
-        if not match[2]:
-            break
-        at = match.end()
-    return names
-
-
-def help_options(help_text: str) -> list[str]:
-    """The names of all options, each once, in order."""
-    lines = (line for line in help_text.splitlines() if OPTION_LINE.match(line))
-    return [*dict.fromkeys(name for line in lines for name in _names(line))]
-
-
-def placeholder_of(text: str) -> str:
-    """The placeholder of an option's value: ``N`` of ``--threads N``; empty: there is none."""
-    signature = END.split(text.split("\n", 1)[0].strip(), maxsplit=1)[0]
-    found = PLACEHOLDER.search(signature)
-    return found[1].rstrip(",") if found is not None else ""
-
-
-def is_removed(text: str) -> bool:
-    """Whether an option's text says that the engine refuses it."""
-    return REMOVED in text
-
-
-def option_values(text: str) -> frozenset[str] | None:
-    """The values that an option's text lists; None if it lists none.
-
-    A list below the signature takes precedence: the signature may be shortened.
-    """
-    below = BELOW.search(text)
-    if below is not None:
-        found = _listed(text[below.end() :])
-        if found:
-            return found
-    signature = text.split("\n", 1)[0]
-    within = BRACKETED.search(signature) or BARE.search(signature)
-    return frozenset(re.split(r"\s*[|,]\s*", within[1])) if within is not None else None
-
-
-def _listed(text: str) -> frozenset[str]:
-    bullets = [match[1] for line in text.splitlines() if (match := BULLET.match(line))]
-    if bullets and not text.split("\n", 1)[0].strip():
-        return frozenset(bullets)
-    found = []
-    at = len(text) - len(text.lstrip())
-    while match := VALUE.match(text, at):
-        found.append(match[1])
-        separator = SEPARATOR.match(text, match.end())
-        if separator is None:
-            break
-        at = separator.end()
-    return frozenset(found)
 
 
 # The rules of the static checks, and the files that a recipe exempts from them.
@@ -428,65 +333,7 @@ def _above(contents: Contents, extended: docker.Image) -> Contents:
     return Contents(files, {"config": config}, layers, sum(layer.size for layer in layers))
 
 
-# Check: programs of the image run in a sandbox and print what the recipe's probes expect.
-
-
 def excerpt(text: str) -> str:
     """The output of a program, shortened for a table."""
     words = " ".join(text.split())
     return words if len(words) <= 300 else words[:150] + " ... " + words[-150:]
-
-
-def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:
-    """The program's exit status, and the texts that it must and must not print."""
-    program, *arguments = probe.run
-    subject = " ".join(probe.run)
-    done = context.run(program, arguments)
-    ended = done.status == probe.status
-    found = f"{done.status}" if ended else f"{done.status}: {excerpt(done.output)}"
-    yield Check.of("runs", subject, f"exit status {probe.status}", found, ended)
-    for text in probe.contains:
-        passed = text in done.output
-        found = text if passed else excerpt(done.output)
-        yield Check.of("output", subject, f"contains {text}", found, passed)
-    for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
-        match = re.search(pattern, done.output)
-        found = excerpt(match[0] if match else done.output)
-        yield Check.of("output", subject, f"matches {name}", found, match is not None)
-    for text in probe.excludes:
-        passed = text not in done.output
-        found = "not there" if passed else text
-        yield Check.of("output", subject, f"does not contain {text}", found, passed)
-
-
-def of_option(probe: OptionProbe, context: Context) -> Iterator[Check]:
-    """``--help`` lists the option, with and without the values that the recipe names."""
-    entrypoint = context.recipe.image.entrypoint if probe.program is None else [probe.program]
-    help_output = context.help(entrypoint)
-    text = option_text(help_output, probe.option)
-    subject = f"{probe.option} in --help"
-    listed = text is not None
-    if probe.absent:
-        shown = excerpt(text or "not listed")
-        yield Check.of("option", subject, "is not listed", shown, not listed)
-        return
-    found, known = "is listed", help_options(help_output)
-    if not listed and known:
-        found = f"not one of its {len(known)} names{suggestion(probe.option, known)}"
-    elif not listed:
-        found = excerpt(help_output)
-    yield Check.of("option", subject, "is listed", found, listed)
-    values = option_values(text or "")
-    shown = ", ".join(sorted(values)) if values else excerpt(text or "")
-    for value in (*probe.has, *probe.missing):
-        wanted = value in probe.has
-        expected = f"{'has' if wanted else 'does not have'} {value}"
-        passed = has_value(text, values, value) is wanted
-        yield Check.of("option", subject, expected, shown, passed)
-
-
-def has_value(text: str | None, values: frozenset[str] | None, value: str) -> bool:
-    """Whether a value is listed; without a list, whether the option's text has the word."""
-    if values is not None:
-        return value in values
-    return bool(text and re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", text))

@@ -191,6 +191,8 @@ class Checked(NamedTuple):
     """Whether this machine checked it."""
     today: bool | None = None
     """Whether it is of the recipe as it is now; None: not known."""
+    uncompared: str = ""
+    """Ways to draft whose text no check compared; empty: none, or not known."""
 
     @property
     def text(self) -> str:
@@ -214,7 +216,9 @@ def checked(
             day, commit = kept["created"], kept.get("commit", "")
             size = kept["verdict"]["download_size"]
             of = kept["key"], kept["platform"]
-            found.append(Checked(size, states["passed"], bad, day, commit, *of, here=True))
+            left = "; ".join(each["found"] for each in kept["verdict"]["checks"] if _left(each))
+            about = size, states["passed"], bad, day, commit, *of
+            found.append(Checked(*about, here=True, uncompared=left))
     with suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads((root / "trials" / f"{name}.json").read_bytes())
         if not found:
@@ -225,6 +229,11 @@ def checked(
     of_platform = [each for each in found if platform in {None, each.platform}]
     newest = max(of_platform, key=lambda each: each.day, default=None)
     return newest._replace(day=newest.day[:10]) if newest else None
+
+
+def _left(check: dict[str, Any]) -> bool:
+    """Whether it is the check of ``checks/logit_test.py`` that names ways to draft."""
+    return (check["subject"], check["state"]) == ("the server's drafts", "skipped")
 
 
 def users(folder: Path) -> dict[str, list[str]]:
@@ -467,7 +476,8 @@ def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
         text += f"; that image was built from {of.commit[:12]}, not from the recipe's commit"
     elif of.today is False:
         text += "; that image is of an earlier state of the recipe, or of its base"
-    return [("size", f"{sizes.shown(of.size)} to download"), ("checked", text)]
+    size = f"{sizes.shown(of.size)} to download"
+    return [("size", size), ("checked", text), ("drafts", of.uncompared)]
 
 
 def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:

@@ -170,7 +170,7 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """A character for each byte, then words, then special tokens, as of Qwen."""
     from gguf import TokenType
 
-    tokens = [*_bytes_as_characters(), *_with_space(WORDS, SPACE_GPT2)]
+    tokens = [*bytes_as_characters(), *_with_space(WORDS, SPACE_GPT2)]
     rest = tokenizer.size - len(tokens) - len(SPECIAL_GPT2)
     tokens += [f"{SPACE_GPT2}word{number}" for number in range(rest)]
     kinds = [int(TokenType.NORMAL)] * len(tokens) + [int(TokenType.CONTROL)] * len(SPECIAL_GPT2)
@@ -184,7 +184,7 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_add_bos_token(False)
 
 
-def _bytes_as_characters() -> list[str]:
+def bytes_as_characters() -> list[str]:
     """GPT-2's table: bytes that print are themselves, the others begin at U+0100."""
     shown = [*PRINTABLE, *range(161, 173), *range(174, 256)]
     others = count(256)
@@ -282,7 +282,8 @@ def describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
 # - Weights are scaled so that layers add about as much as the embedding, and attention looks at
 #   several tokens.
 # - A block or a model that drafts sees the same embeddings through layers of its own: some of its
-#   drafts are right, others wrong.
+#   drafts are right, others wrong.  DFlash does not see the token before the one that it drafts, so
+#   none is right; the head of DSpark does.
 
 LIKELY = 8.0  # the logit of a successor, where layers add nothing
 VARIED = 1.5  # standard deviation of all logits
@@ -290,7 +291,7 @@ PEAKED = 2.0  # standard deviation of the scores of attention
 ROUTED = (4.0, 3.0)  # the scores of a token's two experts, where layers add nothing
 ADDED = 0.5  # what a part of a layer adds, where a norm is behind it
 OF_STATE = 0.5  # share of the target's hidden state in the input of a block that drafts
-GEMMA = "gemma4"
+GEMMA, EAGLE3 = "gemma4", "eagle3"
 TRIAL = 2**-10  # a scale of blocks of random bits, by which their deviation is measured
 PROJECTION = "nextn.pre_projection.weight"
 LAYER = re.compile(r"^blk\.(\d+)\.")
@@ -300,11 +301,13 @@ BLOCKS = "nextn_predict_layers"
 ADDING = {"attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj"}
 """The last matrix of each part of a layer: its result is added to the input of the layer."""
 
+OF_TOKEN = {"attn_q", "attn_k", "attn_v", "attn_output"}
+
 # Types that gguf reads and does not write: where the scales in half precision are in a block
 # (ggml-common.h), with the factor by which their values cancel.  Other bytes may be any.
 SCALES = {"Q4_K": {0: 1.0, 2: 7.5}, "Q6_K": {208: 1.0}}
 # Tensors whose values are chosen, so that they have a type that gguf writes.
-CHOSEN = {"token_embd", "output", "nextn.eh_proj", "nextn.pre_projection"}
+CHOSEN = {"token_embd", "output", "nextn.eh_proj", "nextn.pre_projection", "markov_w1", "markov_w2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +391,8 @@ def _tensors(model: TinyModel, shape: Shape) -> Iterator[tuple[str, NDArray[np.g
         kind = _tiny_kind(shape, name, model.kind)
         if kind.name in SCALES:
             blocks = _random_blocks(_generator(model.seed, name), dimensions, kind)
+        elif kind.name == "I64":
+            blocks = weights.of(name).astype("int64")
         else:
             blocks = quants.quantize(weights.of(name), kind)
         # In each of these types, zeros are blocks of zeros.
@@ -463,8 +468,14 @@ class _Weights:
                 # Gemma multiplies embeddings by the root of their length.
                 if self._gemma and not self._model.target:
                     values = values / math.sqrt(self._width)
-            case "output":
+            case "output" | "markov_w2":
                 values = self._output()
+                if self._shape.architecture == EAGLE3:
+                    values = values[[*printable(self._tokenizer)]]
+            case "d2t":
+                values = np.array(printable(self._tokenizer))
+            case "markov_w1":
+                values = self.seen()
             case "nextn.eh_proj" | "nextn.pre_projection":
                 values = self._projection(name)
             case "ffn_gate_inp":
@@ -482,6 +493,8 @@ class _Weights:
             return self._normal("token_embd.weight", self._tokenizer.size, self._width)
         target = TinyModel(self._model.target, self._model.kind, self._model.seed)
         seen = _Weights(target, shapes.tiny(target.shape)).seen()
+        if PROJECTION not in self._shape.tensors:
+            return seen
         return seen @ self._projection(PROJECTION)[:, : seen.shape[1]].T
 
     def _projection(self, name: str) -> Values:
@@ -545,6 +558,10 @@ class _Weights:
                 return -np.exp(values - 1)
             case "layer_output_scale":
                 return np.full(dimensions, 0.9)
+            case part if part in OF_TOKEN and self._shape.architecture == EAGLE3:
+                # EAGLE-3 sees the last token through attention alone: each looks at itself.
+                values[:, : self._width] = length * np.eye(len(values), self._width)
+                return values / length
             case "ssm_conv1d" | "ssm_dt.bias":
                 return values / 2
             case _:

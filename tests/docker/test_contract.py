@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from builder.checks.check import check_image
+from builder.checks.check import check_layers, run_programs
 from builder.checks.subject import Subject
 from builder.checks.verdict import Verdict
 from builder.recipes.probes import Accept, Budget
@@ -228,7 +228,7 @@ def test_any_image_gets_the_checks_for_every_image(
     images: dict[str, str], smoke_test: SmokeTest
 ) -> None:
     name = smoke_test.build(small(images) + as_root("chmod u+s /usr/bin/env"))
-    verdict = check_image(Subject(name, ""), smoke_test.work)
+    verdict = run_programs(check_layers(Subject(name, ""), smoke_test.work))
     assert failed(verdict) == {"closure", "set-uid"}
     assert not {"contract", "runs"} <= {check.kind for check in verdict.checks}
 
@@ -242,7 +242,7 @@ def test_layers_of_every_compression_are_read(
     smoke_test.made.add(name)
     forced = f"type=image,name={name},compression={compression},force-compression=true"
     docker("buildx", "build", "--provenance=false", f"--output={forced}", "-", text=dockerfile)
-    verdict = check_image(Subject(name, ""), smoke_test.work)
+    verdict = run_programs(check_layers(Subject(name, ""), smoke_test.work))
     (check,) = of(verdict, "world-writable")
     assert check.found == "/x (0666)"
 
@@ -250,10 +250,10 @@ def test_layers_of_every_compression_are_read(
 PEAK = """
 import re, sys, tempfile
 from pathlib import Path
-from builder.checks.check import check_image
+from builder.checks.check import check_layers, run_programs
 from builder.checks.subject import Subject
 with tempfile.TemporaryDirectory() as folder:
-    verdict = check_image(Subject(sys.argv[1], ""), Path(folder))
+    verdict = run_programs(check_layers(Subject(sys.argv[1], ""), Path(folder)))
 # Not getrusage: what it counts begins with the process that this one was forked from.
 peak = re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())
 print(verdict.unpacked_size, peak[1])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import device
+from builder.checks import options
 from builder.checks.logit_test import TRIALS
 from builder.engines.families import complete, load_catalog
 from builder.image.contents import Contents
@@ -442,7 +442,7 @@ def check_lies(catalog: Path, image: str) -> None:
         presets[lie] = Preset.model_validate(tomllib.loads(text))
     nothing = Contents({}, {}, (), 0)
     context = context_of(nothing, recipe, reference=image, presets=presets)
-    for check, (_, _, expected) in zip(device.check_preset_options(context), LIES, strict=True):
+    for check, (_, _, expected) in zip(options.check_preset_options(context), LIES, strict=True):
         assert check.state == "failed"
         assert check.found.startswith(expected)
 

@@ -40,8 +40,9 @@ BLOCK, DFLASH = (
     Drafting("draft-dflash", TinyModel("dflash", "Q8_0", 5, "qwen35")),
 )
 QWEN = ModelTrial(TinyModel("qwen35", "Q8_0", 5), 0.2, (BLOCK, DFLASH))
+OF_TEXT = ModelTrial(LLAMA.model, LLAMA.limit, (Drafting("ngram-simple", of_text=True),))
 
-KINDS = [each.kind for each in QWEN.draftings]
+HELP = "--spec-type none,draft-mtp,draft-dflash,ngram-simple,draft-new  ways to draft"
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def numbers(devel: str, made: set[str], tmp_path: Path) -> Callable[[str], Numbe
             env={"FAULT": fault},
         )
         server = SimulatedServer(image, contents, serve, 8080, devel, SHARED_CACHE, print)
-        return Numbers(server, cards.load(REPOSITORY, "5090"), ptx, KINDS)
+        return Numbers(server, cards.load(REPOSITORY, "5090"), ptx, HELP)
 
     return of
 
@@ -107,6 +108,25 @@ def test_a_draft_that_changes_the_text_is_found(checked: Checked) -> None:
     assert check.state is CheckState.FAILED
     assert "6 of 16 tokens are equal" in check.found
     assert checks["qwen35 Q8_0: card and CPU"].passed
+
+
+@pytest.mark.parametrize(("fault", "state"), [("", "passed"), ("drafts", "failed")])
+def test_drafts_of_the_text_itself_are_compared_on_the_cpu(
+    checked: Checked, fault: str, state: str, tmp_path: Path
+) -> None:
+    check = checked(OF_TEXT, fault)["llama Q8_0: drafts by ngram-simple"]
+    assert check.state == state
+    assert f"{6 if fault else 96} of 96 tokens are equal" in check.found
+    assert not (tmp_path / "numbers" / "ngram-simple").exists(), "no card was made"
+
+
+def test_ways_to_draft_that_nothing_compared_are_named(
+    numbers: Callable[[str], Numbers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logit_test, "TRIALS", (QWEN,))
+    *_, last = numbers("drafter").checks(tmp_path)
+    assert (last.subject, last.state) == ("the server's drafts", CheckState.SKIPPED)
+    assert last.found == "not compared: draft-dflash, draft-new, ngram-simple"
 
 
 def test_a_drafter_of_an_unknown_architecture_is_skipped(checked: Checked) -> None:

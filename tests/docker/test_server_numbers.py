@@ -99,7 +99,9 @@ def checked(image: str, devel: str, made: set[str], tmp_path: Path) -> Checked:
         trial = SimulatedServer(
             with_caches(image) if caches else image, contents, *serving, SHARED_CACHE, print
         )
-        found = Numbers(trial, cards.load(REPOSITORY, "5090"), ptx, caches=caches).checks(folder)
+        help_text = f"--cache-type-k TYPE  allowed values: f16, {', '.join(caches)}"
+        card = cards.load(REPOSITORY, "5090")
+        found = Numbers(trial, card, ptx, help_text if caches else "").checks(folder)
         return {check.subject.partition(": ")[2]: check for check in found}
 
     return run

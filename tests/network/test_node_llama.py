@@ -93,5 +93,5 @@ def test_a_prebuilt_backend_with_virtual_memory(
     kinds = report.by_kind(found, report.named(found))
     assert kinds.keys() == {"weights", "KV cache", "compute"}
     assert report.disagreements(kinds, report.logged(done.output)) == []
-    # Two layers, 512 tokens, K and V of 64 floats of 16 bits.
-    assert kinds["KV cache"].at_peak == 2 * 512 * 2 * 64 * 2
+    # Two layers, 512 tokens, K and V of 256 floats of 16 bits.
+    assert kinds["KV cache"].at_peak == 2 * 512 * 2 * 256 * 2

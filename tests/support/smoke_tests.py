@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.checks.check import check_image
+from builder.checks.check import check_layers, run_programs
 from builder.checks.kernel_test import known_faults
 from builder.checks.subject import Context, Subject
 from builder.checks.verdict import Check, Verdict
@@ -117,7 +117,7 @@ class SmokeTest:
         # A server is started only where a test is about one: see tests/docker/test_serving.py.
         changed = self.recipe.model_copy(update={"serve": None, "probe": [], **changes})
         subject = Subject(name, "", changed, labels=labels or {}, cache=SHARED_CACHE)
-        return check_image(subject, self.work)
+        return run_programs(check_layers(subject, self.work))
 
 
 def failed(verdict: Verdict) -> set[str]:

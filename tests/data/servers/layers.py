@@ -39,7 +39,7 @@ PTX = b"""
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
 ADDING = ("attn_output", "ssm_out", "ffn_down")
-TOKENS, DRAFTED = 16, 6
+DRAFTED = 6
 
 
 class Gguf:
@@ -125,11 +125,11 @@ class Card:
         return number.value
 
 
-def prediction(total: float) -> dict[str, object]:
+def prediction(total: float, count: int) -> dict[str, object]:
     scores = [total, 0.0, -1.0]
     whole = math.log(sum(map(math.exp, scores)))
     likely = [{"id": i, "logprob": score - whole} for i, score in enumerate(scores)]
-    tokens = [{**likely[0], "top_logprobs": likely} for _ in range(TOKENS)]
+    tokens = [{**likely[0], "top_logprobs": likely} for _ in range(count)]
     timings = {"prompt_n": 5}
     if "--spec-type" in sys.argv:
         timings |= {"draft_n": DRAFTED, "draft_n_accepted": 3}
@@ -145,8 +145,9 @@ class Handler(BaseHTTPRequestHandler):
         self.answer({"status": "ok"})
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(prediction(CARD.sum(PARTS) if CARD else sum(PARTS)))
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        total = CARD.sum(PARTS) if CARD else sum(PARTS)
+        self.answer(prediction(total, asked["n_predict"]))
 
     def answer(self, value: dict[str, object]) -> None:
         body = json.dumps(value).encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.subject import option_text, option_values
+from builder.checks.options import option_text, option_values
 
 HELP = """\
 ----- common params -----

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.device import option_faults
-from builder.checks.subject import help_options, is_removed, option_text, placeholder_of
+from builder.checks.options import help_options, option_faults, option_text, placeholder_of
 
 # As llama.cpp's common/arg.cpp writes it.
 LLAMA = """\
@@ -115,5 +114,3 @@ def test_a_text_without_options_is_known() -> None:
     assert help_options(LLAMA)[:2] == ["-h", "--help"]
     assert "--speculative-config" in help_options(VLLM)
     assert not help_options("Traceback (most recent call last):\nImportError: libcuda.so.1\n")
-    assert is_removed(option_text(LLAMA, "--draft-max") or "")
-    assert not is_removed(option_text(LLAMA, "--mlock") or "")

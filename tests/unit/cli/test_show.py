@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from builder.build import record
-from support.bills import of_catalog, record_of
+from builder.checks.logit_test import UNCOMPARED
+from builder.checks.verdict import Check, Verdict
+from support.bills import DIGEST, of_catalog, record_of
 from support.commands import Builder
 from support.environment import REPOSITORY
 
@@ -248,8 +250,11 @@ def test_show_summarizes_a_recipe(builder: Builder, tmp_path: Path) -> None:
     for elsewhere in ("CMAKE_", "sha256", "The smoke test checks"):
         assert elsewhere not in done.stdout
     of = of_catalog("beellama-0.1.1")
-    record.write(tmp_path / "state", record_of(of))
-    assert "on 2026-11-21, on this machine\n" in builder("show", "beellama-0.1.1").stdout
+    left = Check.skipped("numbers", UNCOMPARED, "the same text", "not compared: copyspec, suffix")
+    verdict = Verdict(DIGEST, (left,), 1, 1)
+    record.write(tmp_path / "state", record_of(of, verdict=verdict))
+    done = builder("show", "beellama-0.1.1")
+    assert "on 2026-11-21, on this machine\ndrafts    not compared: copyspec" in done.stdout
     assert "never: neither on this machine nor in trials/" in builder("show", "vllm-0.21.0").stdout
 
 

@@ -101,14 +101,12 @@ def test_the_context_and_the_model_of_the_command_count(tmp_path: Path) -> None:
 
 def test_a_file_of_the_user_says_what_it_was_trained_for(tmp_path: Path) -> None:
     serves.write_model(file := tmp_path / "a.gguf")
-    given, long = {"model": file}, serves.CONTEXT + 1
+    given, trained, long = {"model": file}, 2048, 2049
     for target in ("llama-cpp-b9261", DFLASH):
         text = why(tmp_path, target, "auto", given=given, context=long)
-        assert (
-            text == f"its model was trained for {serves.CONTEXT} tokens of context, not for {long}"
-        )
+        assert text == f"its model was trained for {trained} tokens of context, not for {long}"
         assert why(tmp_path, target, "auto", "--rope-scale", "2", given=given, context=long) == ""
-        assert why(tmp_path, target, "auto", given=given, context=serves.CONTEXT) == ""
+        assert why(tmp_path, target, "auto", given=given, context=trained) == ""
 
 
 @pytest.mark.parametrize("target", [DFLASH, "llama-cpp-b9261"])

@@ -24,6 +24,8 @@ MODELS = (
     TinyModel("gemma4", "Q8_0"),
     TinyModel("gemma4-assistant", "Q8_0", target="gemma4"),
     TinyModel("dflash", "Q8_0", target="qwen35moe"),
+    TinyModel("dspark", "Q8_0", target="qwen35"),
+    TinyModel("eagle3", "Q8_0", target="llama"),
 )
 # The published shape of the same architecture: its layers have the same tensors.
 PUBLISHED = {
@@ -38,8 +40,12 @@ SAME = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name.rep
 
 def values(file: Path) -> dict[str, np.ndarray]:
     """The values of all tensors, as gguf's package reads them."""
-    read = real.GGUFReader(file)
-    return {each.name: quants.dequantize(each.data, each.tensor_type) for each in read.tensors}
+    return {
+        each.name: each.data
+        if each.tensor_type is real.GGMLQuantizationType.I64
+        else quants.dequantize(each.data, each.tensor_type)
+        for each in real.GGUFReader(file).tensors
+    }
 
 
 @SAME
@@ -176,6 +182,29 @@ def test_a_drafter_expects_the_successors_of_its_target(tmp_path: Path) -> None:
         {*np.argsort(expected[token])[-2:]} & {*np.argsort(drafted[token])[-2:]} for token in shown
     ]
     assert sum(map(bool, both)) > 0.9 * len(shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "before", "after"),
+    [
+        ("eagle3", "llama", "token_embd.weight", "output.weight"),
+        ("dspark", "qwen35", "markov_w1.weight", "markov_w2.weight"),
+    ],
+)
+def test_a_drafter_knows_what_follows_the_token_before(
+    name: str, target: str, before: str, after: str, tmp_path: Path
+) -> None:
+    made_models.write_tiny(TinyModel(target, "Q8_0"), tmp_path / "target")
+    made_models.write_tiny(TinyModel(name, "Q8_0", target=target), tmp_path / "drafter")
+    found, drafter = values(tmp_path / "target"), values(tmp_path / "drafter")
+    tokenizer = shapes.tiny(target).tokenizer
+    assert tokenizer is not None
+    shown = made_models.printable(tokenizer)
+    ids = drafter.get("d2t", np.arange(tokenizer.size))  # EAGLE-3 drafts a part of them
+    expected = found["token_embd.weight"] @ found["output.weight"].T
+    drafted = {**found, **drafter}[before] @ drafter[after].T
+    for token in shown:
+        assert ids[drafted[token].argmax()] in np.argsort(expected[token])[-3:]
 
 
 def test_rounding_does_not_turn_the_choice_of_experts(tmp_path: Path) -> None:
