@@ -30,8 +30,7 @@ from builder.engines.device_code import no_code, runs_on
 from builder.presets import cards, command, is_preset, model_names, named, shapes
 from builder.presets.cards import USABLE, Card, HostCard, Machine, host_card, is_listed_as
 from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
-from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
-from builder.presets.service import OPTIONS_OF_PLACES
+from builder.presets.schema import OPTIONS_OF_PLACES, TRIALS, Preset, PresetUse, Result, read_trials
 from builder.presets.shapes import (
     EXPERTS,
     HOST,

@@ -42,7 +42,7 @@ from builder.presets import command
 from builder.presets.cards import Card
 from builder.presets.command import option_of
 from builder.presets.hollow import HollowModel, write_checkpoint, write_hollow
-from builder.presets.service import OPTIONS_OF_PLACES
+from builder.presets.schema import OPTIONS_OF_PLACES
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator.report import (

@@ -34,12 +34,11 @@ from builder.plan.resolver import Resolver
 from builder.presets import command, is_preset
 from builder.presets.catalog import PresetEntry, load
 from builder.presets.models import given_files, hub_files, joined
-from builder.presets.schema import ModelFile
+from builder.presets.schema import OPTIONS_OF_PLACES, ModelFile
 from builder.presets.service import (
     DIRECTORY,
     HOST,
     KEY,
-    OPTIONS_OF_PLACES,
     RESTART,
     UNKNOWN,
     Files,

@@ -30,8 +30,8 @@ from builder.core.names import PART, require_writable_names, why_not_writable
 from builder.core.remote_file import PartialReadError, RemoteFile
 from builder.core.web import PATIENT, Client, Follow, RetryPolicy, WebError, cause
 from builder.presets import service
-from builder.presets.schema import ModelFile
-from builder.presets.service import DIRECTORY, OPTIONS_OF_PLACES, Files, Mount, Run
+from builder.presets.schema import OPTIONS_OF_PLACES, ModelFile
+from builder.presets.service import DIRECTORY, Files, Mount, Run
 from simulator.gguf import renamed
 
 # The Hugging Face Hub: files, addresses; by its own client the user's token and the cache.
@@ -468,7 +468,7 @@ class Missing:
         if self.file.repository is None:
             return f"the preset names no repository: give the file with {option} FILE"
         known = [each.name for each in self.fetches] or [self.file.file or ""]
-        command = service.download_command(self.file, str(self.directory), [*filter(None, known)])
+        command = self.file.download(str(self.directory), [*filter(None, known)])
         return f"`builder run {target} --yes`, or {command}, or {option} FILE"
 
 

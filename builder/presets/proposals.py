@@ -20,7 +20,6 @@ from builder.presets import shapes
 from builder.presets.cards import HostCard, plain_name
 from builder.presets.choose import PROPOSED, STEP, Choice, Known, driver_on, no_image
 from builder.presets.schema import TRIALS, MainModel, Preset, ServeOptions
-from builder.presets.service import download_command
 from builder.presets.shapes import Figure, ListedFile, NotComputedError, Shape, computed_speed
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.schema import Recipe
@@ -248,7 +247,7 @@ class _Model:
             offloaded=offloaded,
             host_memory=host,
             driver=driver_on(recipe, self.known.question.catalog, [self.card]),
-            get=download_command(file, str(self.models), [str(file.file)]),
+            get=file.download(str(self.models), [str(file.file)]),
             command=shlex.join([PROGRAM, *words]),
         )
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -50,6 +51,13 @@ M = TypeVar("M", bound=BaseModel)
 TRIALS = "trials"  # the directory of what images showed without a GPU
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
 """The tables of models, by the placeholders of their files in arguments."""
+
+OPTIONS_OF_PLACES = {
+    "model": "--model",
+    "draft": "--draft",
+    "mmproj": "--mmproj",
+    "context": "--context",
+}  # the options of ``builder run`` that name the files of a server and the size of its context
 
 # The figures of a preset: speeds, acceptance and memory, as they were published.
 
@@ -373,6 +381,18 @@ class ModelFile(Model):
         ]
         other = re.compile(rf"UD-{text}", re.I)
         return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
+
+    def download(self, directory: str, names: Sequence[str]) -> str:
+        """The command of the Hub's own client that brings it; empty without a repository.
+
+        ``names`` are its files in the repository; empty: they are not known.
+        """
+        if self.repository is None:
+            return ""
+        words = ["hf", "download", self.repository]
+        if not self.whole:
+            words += names or ["--include", f"*{self.quantization}*"]
+        return shlex.join([*words, "--local-dir", f"{directory}/{self.repository}"])
 
     @property
     def shown(self) -> str:

@@ -7,7 +7,6 @@ formats of ``builder export``.
 from __future__ import annotations
 
 import re
-import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from builder.engines import families, layout
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import filled
 from builder.presets import command
-from builder.presets.schema import Caveat, ContainerOptions, ModelFile, Preset
+from builder.presets.schema import OPTIONS_OF_PLACES, Caveat, ContainerOptions, ModelFile, Preset
 from builder.recipes.schema import Recipe
 from simulator.gguf import PART as SPLIT
 from simulator.gguf import parts_of
@@ -39,12 +38,6 @@ SHARED = "2g"
 PARALLEL = "--tensor-parallel-size"
 LONGEST_NAME = 53
 """Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
-OPTIONS_OF_PLACES = {
-    "model": "--model",
-    "draft": "--draft",
-    "mmproj": "--mmproj",
-    "context": "--context",
-}  # the options of ``builder run`` that name the files of a server and the size of its context
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +482,7 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
         unknown = UNKNOWN[place] if is_file else Path(UNKNOWN[place]).stem
         path = "/".join(filter(None, (file.repository, None if file.whole else name or unknown)))
         places[place] = f"{DIRECTORY}/{path}"
-        command = download_command(file, directory, [name] if name else [])
+        command = file.download(directory, [name] if name else [])
         if file.whole or name is not None:
             needs = f"Needs {file.shown}"
             missing.append(
@@ -503,16 +496,3 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
             incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
     mounts = (Mount(directory, DIRECTORY),) if places else ()
     return Files(places, mounts, tuple(missing), tuple(incomplete))
-
-
-def download_command(file: ModelFile, directory: str, names: Sequence[str]) -> str:
-    """The command of the Hub's own client that brings a model; empty without a repository.
-
-    ``names`` are its files in the repository; empty: they are not known.
-    """
-    if file.repository is None:
-        return ""
-    words = ["hf", "download", file.repository]
-    if not file.whole:
-        words += names or ["--include", f"*{file.quantization}*"]
-    return shlex.join([*words, "--local-dir", f"{directory}/{file.repository}"])

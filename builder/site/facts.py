@@ -40,7 +40,7 @@ from builder.presets.choose import Known, Obstacle, Refusal, known
 from builder.presets.proposals import Proposal, Unserved, proposals
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
-from builder.presets.service import Run, download_command, mounted, service
+from builder.presets.service import Run, mounted, service
 from builder.publish import spdx
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
@@ -390,7 +390,7 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Next
         why = "The image is not published"
         steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
     for file in _unnamed(preset).values():
-        command = download_command(file, MODELS, [])
+        command = file.download(MODELS, [])
         lacks, known = ("The file", "not known") if command else ("No repository", "known")
         steps.append(NextStep(f"{lacks} of {file.shown} is {known}", command))
     if steps:
