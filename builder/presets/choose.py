@@ -519,6 +519,10 @@ class _Run:
             yield from ((Obstacle.IMAGE, each) for each in why)
         elif (lack := self.preset.cards - len(cards)) > 0:
             yield Obstacle.CARDS, f"it needs {self.preset.cards} cards: {lack} more"
+        split = self.options.get(command.PARALLEL, "")
+        if split.isdecimal() and int(split) > self.preset.cards:
+            what = f"{command.PARALLEL} {split} takes {split} cards"
+            yield Obstacle.CARDS, f"{what}, the preset is for {self.preset.cards}"
         driver = driver_on(recipe, self.question.catalog, cards)
         if gpus.is_older(machine.driver, driver):
             what = f"the driver {machine.driver} is too old: it needs {driver} or newer"

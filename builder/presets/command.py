@@ -38,6 +38,7 @@ OPPOSITE = re.compile(r"^(?:--(?:(?:no|disable|enable)-)+(?!host$)|-no-)")
 """The beginning of an option that turns another one off; llama.cpp's --no-host is its own."""
 DRAFTED = ("--spec-draft-n-max", "--draft-max")
 BLOCK = "--draft-block-size"  # of AtomicChat's fork: the drafted tokens and the one before them
+PARALLEL = "--tensor-parallel-size"  # of vLLM and SGLang: the cards that share each tensor
 TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 PART = re.compile(r"(-[^.]+)\..*")
 """A key of an option's JSON (vLLM, "JSON CLI Arguments"): vLLM replaces the whole value."""

@@ -261,6 +261,17 @@ def test_experts_on_the_cpu_make_a_run_slower_and_a_note_says_for_which_memory()
     assert found.not_computed == "the machine's memory holds a part of it"
 
 
+def test_a_run_that_is_split_over_more_cards_than_the_preset_has() -> None:
+    here = cards.machine_with(REPOSITORY, ["5090", "5090"])
+    for count, fits in (("1", True), ("2", False)):
+        entry = preset("one", UNTOLD, "vllm-0.21.0")
+        question = Question(here, RECIPES, CARDS, options=("-tp", count))
+        found = choose([entry], question)
+        assert bool(found.fits) is fits
+        if not fits:
+            assert "takes 2 cards, the preset is for 1" in why_not(found)
+
+
 def test_the_download_is_known_where_every_file_is() -> None:
     sized = {"name": "Qwen3.6 27B", "repository": "a/b", "file": "a.gguf", "size": 10}
     drafter = {"repository": "a/c", "file": "b.gguf", "published_size": "1.5 GB"}
