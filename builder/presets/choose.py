@@ -311,7 +311,8 @@ def choose(
 
 
 def _place(run: _Run, found: Option) -> tuple[bool | float | str, ...]:
-    """A figure of such cards is first, then a run that is made for cards of this memory.
+    """A figure of such cards is first, then a run that is made for cards of this memory, else for
+    the next smaller ones: it has the largest quantization that fits.
 
     Without a speed, the one with most of the model on the card is first.
     """
@@ -321,7 +322,7 @@ def _place(run: _Run, found: Option) -> tuple[bool | float | str, ...]:
     figure = own or found.figure
     speed = figure.tokens_per_second if figure else 0
     known = (found.needs_file, standing, own is None, figure is None)
-    return *known, not run.of_this_size, -speed, -(found.memory or 0), found.preset
+    return *known, run.distance, -speed, -(found.memory or 0), found.preset
 
 
 def _place_of_model(found: Sequence[Option]) -> tuple[bool | float | str, ...]:
@@ -450,11 +451,14 @@ class _Run:
         return sum(card.memory for card in self.cards) < own.memory * self.preset.cards
 
     @property
-    def of_this_size(self) -> bool:
-        """Whether its own card has as much memory as the machine's, apart from what is reserved."""
-        own = self.published_card
-        sizes = [sorted((card.memory, own.memory)) for card in self.cards] if own else []
-        return bool(sizes) and all(most * USABLE <= least for least, most in sizes)
+    def distance(self) -> float:
+        """How far its own card's memory is from the machine's: 0 where it is as large, apart from
+        what is reserved; the share that is missing; 1 where it is larger, or not known."""
+        own = self.published_card.memory if self.published_card else 0
+        least = min((card.memory for card in self.cards), default=0)
+        if not own or not least or least < own * USABLE:
+            return 1
+        return 0 if least * USABLE <= own else 1 - own / least
 
     def least(self, context: int) -> tuple[int, int] | None:
         return least_memory(self.preset, self.options, context, self.trial)
