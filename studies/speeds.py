@@ -19,7 +19,7 @@ import numpy as np
 from builder.engines.families import load_catalog
 from builder.presets import cards, shapes
 from builder.presets import catalog as preset_files
-from builder.presets.schema import Preset
+from builder.presets.schema import MainModel, Preset, ServeOptions
 from builder.presets.shapes import DecodeStep, NotComputedError
 from builder.recipes.catalog import Catalog
 
@@ -162,6 +162,23 @@ def interval(runs: Sequence[Run], computed: Sequence[float]) -> tuple[float, flo
     return float(low), float(high)
 
 
+OFFLOADED = {20: 79.0, 40: 51.0}
+"""Tokens a second of Qwen3.6 35B-A3B on an RTX 5070 Ti, by the layers with experts on the CPU."""
+
+
+def offloaded() -> Iterator[str]:
+    """The rows of ``OFFLOADED``, each with its computed speed."""
+    files = shapes.listed_files("qwen3.6-35b-a3b")
+    file = next(each for each in files if each.quantization == "UD-Q4_K_S")
+    model = MainModel(**(file.model_dump(exclude={"source"}) | {"name": "Qwen3.6 35B-A3B"}))
+    bandwidth = cards.load(REPOSITORY, "5070-ti").bandwidth
+    for layers, measured in OFFLOADED.items():
+        serve = ServeOptions(arguments=["--n-cpu-moe", str(layers)])
+        run = Preset(recipe="any", summary="any", card="5070-ti", model=model, serve=serve)
+        speed = shapes.computed_speed(run, "llama-cpp", bandwidth, 0).tokens_per_second
+        yield f"| {layers} of 40 | {measured:g} | {speed:.4g} | {speed / measured - 1:+.0%} |"
+
+
 def page() -> str:
     """The text of studies/speeds.md."""
     recipes = load_catalog(REPOSITORY)
@@ -190,6 +207,8 @@ def page() -> str:
         other_median=f"{median(foreign):.0%}",
         other_largest=f"{max(foreign):.0%}",
         other_table="\n".join(table(checked, unseen)),
+        host=shapes.HOST // 10**9,
+        offloaded="\n".join(offloaded()),
         reasons="\n".join(f"| `{name}` | {why} |" for name, why in sorted(reasons.items())),
     )
 
@@ -217,7 +236,9 @@ A step reads the active weights, the cache and the drafter, and gives `tokens a 
   Without a shape, the name gives the active part: 30B-A3B.
 - **Tokens.** 1, or 1 + drafted tokens x published acceptance. If the acceptance is not published,
   the preset's own run gives them: its speed x the computed time of a step on its card.
-- **Bandwidth.** Bus width x memory clock x 2, from [cards/](../cards).
+- **Bandwidth.** Bus width x memory clock x 2, from [cards/](../cards). Experts on the CPU
+  (`--n-cpu-moe`) are read from the machine's memory, at {host} GB/s: two channels of DDR5-6000.
+  llama.cpp gets the same *uneven* part of them.
 - **Cache.** {filled} tokens, the middle of an answer of 2000. A longer prompt makes it slower.
 
 | fitted | here | used |
@@ -249,6 +270,17 @@ Runs that came later, on other cards, computed with the figures that are used. M
 
 llama.cpp with experts or drafts is faster on most other cards than the laptop's runs say. The run
 of Qwen3.8 was made with b10448, three months newer than the others, which drafts much faster.
+
+## Experts on the CPU
+
+[Two runs](https://setupai.cc/update/79-ts-6d332fbe) of Qwen3.6 35B-A3B on an RTX 5070 Ti with a
+Ryzen 7 9800X3D, whose quantization is not stated; the memory of both fits UD-Q4_K_S. The speed
+follows the machine's memory: two channels of DDR4-3200 have 51 GB/s. With a part of the experts on
+the CPU, [MTP made a run slower](https://prismix.dev/news/bbae108ff75d): 74 tokens/s, 86 without.
+
+| layers on the CPU | published | computed | error |
+|---|---|---|---|
+{offloaded}
 
 ## Runs that the fit cannot use
 

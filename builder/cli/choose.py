@@ -88,7 +88,11 @@ def choose(
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Say what to start on a card: one run of each model, the fastest first.
+    """Say what to start on a card: one run of each model, the largest model first.
+
+    A model that is slower than one reads, or of unknown speed, comes after the others. Of a model,
+    a run that was measured or published for this card is taken, else the fastest that is made for
+    cards with as much memory, or with the next smaller one.
 
     The number of tokens/s is of this card: measured by a receipt, published for it, or computed
     from its bandwidth (studies/speeds.md has the errors), then with "~".
@@ -119,10 +123,7 @@ def choose(
     answer = presets.choice(here, least, model or "")
     name = card[0] if card else "CARD" if memory else ""
     proposed, unserved = proposals(presets, answer, own.models_dir.expanduser(), name)
-    best = sorted(
-        answer.recommended,
-        key=lambda each: (each.composed, -(each.own.tokens_per_second if each.own else 0)),
-    )
+    best = answer.recommended
     start = _start(best, proposed, short=model is None)
     if as_json:
         print_json(_as_json(answer, proposed, unserved, start))
@@ -213,7 +214,7 @@ def _as_json(
     ``cards`` (``name``, ``capability``, ``memory``), ``driver``, ``platform``, ``remarks``: the
     machine.  ``recommended``: the names of the recommended presets, a model each; ``command``:
     starts the first row of the table.  ``fits``: all presets that run (``presets.choose.Option``),
-    the best known first; ``excluded``: the others (``Refusal``); ``proposals`` (``Proposal``) and
+    the first model first; ``excluded``: the others (``Refusal``); ``proposals`` (``Proposal``) and
     ``unserved`` (``Unserved``): models without a recommended preset.  ``fits`` and ``proposals``
     have ``tokens_per_second`` and ``source``, too: this card's own number, receipt, published or
     computed; null and empty: not known.  Sizes are bytes, contexts tokens.
@@ -268,11 +269,7 @@ def _print(
 ) -> None:
     """The table of a terminal: 80 columns are enough for it."""
     others = [each for each in answer.fits if everything and not each.recommended]
-    rows: list[tuple[str, ...]] = []
-    for composed, title in ((False, ()), (True, ((), ("Composed here, not published:",)))):
-        named = [each for each in best if each.composed is composed]
-        rows += title if named else ()
-        rows += [_row(each.short_name if short else each.preset, each) for each in named]
+    rows = [_row(each.short_name if short else each.preset, each) for each in best]
     rows += [(), ("More presets:",)] if others else []
     rows += [_row(each.preset, each) for each in others]
     rows += [(), ("Proposed, not published:",)] if proposed else []
@@ -283,7 +280,8 @@ def _print(
     figures = [each.own for each in (*best, *others)] + [each.own for each in proposed]
     used = {figure.source for figure in figures if figure}
     words = [text for source, text in LEGEND.items() if source in used]
-    words += [text for text in ("? not known", "+ at least") if text[0] in str(rows)]
+    marks = ("? not known", "+ at least", "* composed here, not published")
+    words += [text for text in marks if text[0] in str(rows)]
     line(f"\n{', '.join(words)}")
     paragraph("Not in the table", [f"{each.short_name}: {each.why}" for each in unserved])
     for obstacle in dict.fromkeys(each.obstacle for each in answer.excluded if everything):
@@ -292,7 +290,8 @@ def _print(
 
 
 def _row(name: str, each: Option | Proposal) -> tuple[str, ...]:
-    """A row of ``HEADER``: ``~460 c`` is computed; ``245.7 on 5090-laptop`` was published."""
+    """A row of ``HEADER``: ``~460 c*`` is computed, of a composed preset; ``245.7 on 5090-laptop``
+    was published."""
     _, _, quantization, context, memory, size, speed, source, *_ = _cells(each)
     tokens = f"{each.context // 1024}K" if context and not each.context % 1024 else context
     rough = "~" if source == "computed" else ""
@@ -300,7 +299,8 @@ def _row(name: str, each: Option | Proposal) -> tuple[str, ...]:
     if figure and figure.card:
         count = f"{figure.cards} x " if figure.cards > 1 else ""
         where = f"{figure.tokens_per_second:.1f} on {count}{figure.card}"
-    number = f"{rough}{speed} {source[:1] or '?'}".lstrip()
+    mark = "*" if getattr(each, "composed", False) else ""
+    number = f"{rough}{speed} {source[:1] or '?'}{mark}".lstrip()
     return name, quantization or "?", tokens or "?", memory, size or "?", number, where
 
 

@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -246,7 +247,8 @@ def this_machine(root: Path) -> Machine:
 def machine_of(root: Path, table: str) -> Machine:
     """The machine that the output of nvidia-smi describes (``gpus.COMMAND``).
 
-    A card that is in ``cards/`` has the memory that CUDA can allocate, which is less.  Raises
+    A card has the memory that CUDA can allocate, which is less: by its file in ``cards/``, else by
+    the largest difference of all that have one.  Raises
     ``UntriedError`` for another text, ``WorldError`` for an empty one, ``RecipeError`` where a file
     of ``cards/`` is invalid.
     """
@@ -290,7 +292,9 @@ def _known(gpu: gpus.Gpu, with_file: Sequence[Card], remarks: list[str]) -> Host
     capability = gpu.capability or next((card.capability for card in alike), "")
     if not capability:
         remarks.append(f"nvidia-smi does not know the compute capability {what}")
-    return HostCard(gpu.name, Capability.parse(capability or "0.0"), gpu.memory << 20, 0)
+    # A GB10 with another memory than its file's has the machine's, all of it.
+    usable = gpu.memory << 20 if alike else ceil((gpu.memory << 20) / (1 + SAME))
+    return HostCard(gpu.name, Capability.parse(capability or "0.0"), usable, 0)
 
 
 def is_listed_as(card: Card | HostCard, name: str, memory: int) -> bool:

@@ -72,18 +72,27 @@ def _lists(preset: Preset) -> Iterator[tuple[KeyPath, list[str]]]:
         yield ("result", index, "arguments"), result.arguments
 
 
-def losses(presets: Mapping[str, Preset]) -> Iterator[tuple[str, Finding]]:
-    """The presets whose ``loses_to`` names none on the same card, with that problem."""
-    for name, preset in presets.items():
-        better = preset.loses_to
-        if better is None:
+def of_others(name: str, preset: Preset, presets: Mapping[str, Preset]) -> Iterator[Finding]:
+    """The faults of the keys of a preset that name another one."""
+    for key in ("loses_to", "acceptance_of"):
+        wanted: str | None = getattr(preset, key)
+        other = presets.get(wanted or "")
+        if wanted is not None and (other is None or wanted == name):
+            near = suggestion(wanted, sorted({*presets} - {name}))
+            yield (key,), f"no other preset is named {wanted}{near}"
+        elif other is None:
             continue
-        other = presets.get(better)
-        if other is None or better == name:
-            near = suggestion(better, sorted({*presets} - {name}))
-            yield name, (("loses_to",), f"no other preset is named {better}{near}")
-        elif (other.card, other.cards) != (preset.card, preset.cards):
-            yield name, (("loses_to",), f"{better} was run on other cards")
+        elif key == "loses_to" and (other.card, other.cards) != (preset.card, preset.cards):
+            yield (key,), f"{wanted} was run on other cards"
+        elif key == "acceptance_of":
+            words = [command.values_of(each.serve.arguments) for each in (preset, other)]
+            drafts = [command.drafted_tokens(each) for each in words]
+            if other.model.name != preset.model.name or drafts[0] != drafts[1]:
+                yield (key,), f"{wanted} has another model, or drafts another number of tokens"
+            elif other.acceptance is None:
+                yield (key,), f"{wanted} has no acceptance"
+            elif preset.acceptance is not None:
+                yield (key,), "the preset has an acceptance of its own"
 
 
 def _card(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
@@ -187,6 +196,7 @@ class PresetEntry(CatalogFile):
 
     preset: Preset
     problems: tuple[Problem, ...] = ()
+    accepted: float | None = None  # the acceptance of the preset that ``acceptance_of`` names
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,15 +295,14 @@ def _drafts(root: Path, *, archive: bool = False) -> list[EntryDraft[Preset]]:
 
 def _checked(drafts: Sequence[EntryDraft[Preset]], catalog: Catalog) -> Presets:
     parsed = {draft.name: draft.model for draft in drafts if draft.model is not None}
-    lost = [*losses(parsed)]
     named = Counter(draft.name for draft in drafts)
     entries: dict[str, PresetEntry | BrokenPreset] = {}
     archived: dict[str, PresetEntry | BrokenPreset] = {}
     for draft in drafts:
         name, preset = draft.name, draft.model
-        found = [*findings(name, preset, catalog)] if preset is not None else []
-        for path, message in [*found, *(finding for other, finding in lost if other == name)]:
-            draft.refuse(path, message)
+        if preset is not None:
+            for found in (*findings(name, preset, catalog), *of_others(name, preset, parsed)):
+                draft.refuse(*found)
         if named[name] > 1:
             draft.refuse((), f"presets/ and presets/{ARCHIVE}/ both have this file")
         place = archived if draft.file.parent.name == ARCHIVE else entries
@@ -301,5 +310,7 @@ def _checked(drafts: Sequence[EntryDraft[Preset]], catalog: Catalog) -> Presets:
             problems = tuple(draft.problems)
             place[name] = BrokenPreset(name, draft.file, draft.text, preset, problems)
         else:
-            place[name] = PresetEntry(name, draft.file, draft.text, preset)
+            other = parsed.get(preset.acceptance_of or "")
+            accepted = other.acceptance if other is not None else None
+            place[name] = PresetEntry(name, draft.file, draft.text, preset, accepted=accepted)
     return Presets(entries, archived)

@@ -1,4 +1,4 @@
-"""The presets that run on a machine, the best known and fastest first, and why others do not.
+"""The presets that run on a machine, the largest model first, and why others do not.
 
 What is known beside the presets' files counts: trials, this machine's records, and receipts.
 """
@@ -32,6 +32,8 @@ from builder.presets.cards import USABLE, Card, HostCard, Machine, host_card, is
 from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
 from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
 from builder.presets.shapes import (
+    EXPERTS,
+    HOST,
     OFFLOADING,
     Figure,
     MemoryNeed,
@@ -143,6 +145,9 @@ SOURCES = {"trial": "as tried", "filled": "with a full context", "estimate": "as
 TOOLS = {"--jinja", "--enable-auto-tool-choice"}
 TEMPLATE = "--chat-template-kwargs"
 WORDS = re.compile(r"[-_/:@\s]+")
+PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)B\b", re.I)
+"""The billions of parameters in a model's name, all of them first: 35B-A3B, E4B."""
+SLOW = 10  # tokens a second: slower than one reads
 
 
 class Standing(StrEnum):
@@ -232,7 +237,7 @@ class Choice:
     """All presets that were asked for."""
 
     machine: Machine
-    fits: tuple[Option, ...]  # the best known first, then the fastest
+    fits: tuple[Option, ...]  # by model, the one to start first; of a model, the best first
     excluded: tuple[Refusal, ...]
     context: int = 0  # the least that was asked for
 
@@ -284,25 +289,50 @@ def choose(
 ) -> Choice:
     """The presets that run on the machine, and the others with their reasons.
 
-    ``models`` are the short names of the presets' models, by preset; None: by these presets.
+    The first model has most parameters: the largest is the most able one of its time.  A model
+    that is too slow to read along, or whose speed is not known, comes after the others, and one
+    without a recommended preset last.  ``models`` are the short names of the presets' models, by
+    preset; None: by these presets.
     """
     models = models or model_names({entry.name: entry.preset.model.name for entry in entries})
-    answers = [_Run(entry, question).answer(models[entry.name]) for entry in entries]
-    fits, done = [], set()
-    for each in sorted((each for each in answers if isinstance(each, Option)), key=_place):
+    runs = [_Run(entry, question) for entry in entries]
+    answers = [(run, run.answer(models[run.name])) for run in runs]
+    able = [(run, each) for run, each in answers if isinstance(each, Option)]
+    fits: dict[str, list[Option]] = {}
+    done = set()
+    for _, each in sorted(able, key=lambda pair: _place(*pair)):
         first = each.certain and not each.needs_file and each.short_name not in done
         done |= {each.short_name} if first else set()
-        fits.append(replace(each, recommended=first))
-    excluded = (each for each in answers if isinstance(each, Refusal))
-    return Choice(question.machine, tuple(fits), tuple(excluded), question.context)
+        fits.setdefault(each.short_name, []).append(replace(each, recommended=first))
+    ordered = sorted(fits.values(), key=_place_of_model)
+    excluded = (each for _, each in answers if isinstance(each, Refusal))
+    rows = tuple(each for of_model in ordered for each in of_model)
+    return Choice(question.machine, rows, tuple(excluded), question.context)
 
 
-def _place(found: Option) -> tuple[bool, int, bool, float, int, str]:
-    """Without a speed, the one with most of the model on the card is first."""
+def _place(run: _Run, found: Option) -> tuple[bool | float | str, ...]:
+    """A figure of such cards is first, then a run that is made for cards of this memory, else for
+    the next smaller ones: it has the largest quantization that fits.
+
+    Without a speed, the one with most of the model on the card is first.
+    """
     own, standing = found.own, [*Standing].index(found.known)
+    if found.known is Standing.COMPUTED:  # as one whose figure is of other cards
+        standing = [*Standing].index(Standing.ELSEWHERE)
     figure = own or found.figure
     speed = figure.tokens_per_second if figure else 0
-    return found.needs_file, standing, own is None, -speed, -(found.memory or 0), found.preset
+    known = (found.needs_file, standing, own is None, figure is None)
+    return *known, run.distance, -speed, -(found.memory or 0), found.preset
+
+
+def _place_of_model(found: Sequence[Option]) -> tuple[bool | float | str, ...]:
+    best = next((each for each in found if each.recommended), found[0])
+    figure = best.own or best.figure
+    speed = figure.tokens_per_second if figure else 0
+    size = PARAMETERS.search(best.model)
+    parameters = float(size[1]) if size else 0
+    known = ([*Standing].index(best.known), best.own is None)
+    return not best.recommended, speed < SLOW, -parameters, *known, -speed, best.short_name
 
 
 def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:
@@ -396,6 +426,7 @@ class _Run:
 
     def __init__(self, entry: PresetEntry, question: Question) -> None:
         self.name, self.preset, self.question = entry.name, entry.preset, question
+        self.accepted = entry.accepted
         self.recipe = question.catalog.engine(self.preset.recipe).recipe
         self.trial = question.trials.get(entry.name)
         self.options = _options(self.preset, question)
@@ -418,6 +449,16 @@ class _Run:
         if self.part is not None:
             return any(card.memory < own.memory for card in self.cards)
         return sum(card.memory for card in self.cards) < own.memory * self.preset.cards
+
+    @property
+    def distance(self) -> float:
+        """How far its own card's memory is from the machine's: 0 where it is as large, apart from
+        what is reserved; the share that is missing; 1 where it is larger, or not known."""
+        own = self.published_card.memory if self.published_card else 0
+        least = min((card.memory for card in self.cards), default=0)
+        if not own or not least or least < own * USABLE:
+            return 1
+        return 0 if least * USABLE <= own else 1 - own / least
 
     def least(self, context: int) -> tuple[int, int] | None:
         return least_memory(self.preset, self.options, context, self.trial)
@@ -482,6 +523,10 @@ class _Run:
             yield from ((Obstacle.IMAGE, each) for each in why)
         elif (lack := self.preset.cards - len(cards)) > 0:
             yield Obstacle.CARDS, f"it needs {self.preset.cards} cards: {lack} more"
+        split = self.options.get(command.PARALLEL, "")
+        if split.isdecimal() and int(split) > self.preset.cards:
+            what = f"{command.PARALLEL} {split} takes {split} cards"
+            yield Obstacle.CARDS, f"{what}, the preset is for {self.preset.cards}"
         driver = driver_on(recipe, self.question.catalog, cards)
         if gpus.is_older(machine.driver, driver):
             what = f"the driver {machine.driver} is too old: it needs {driver} or newer"
@@ -585,7 +630,13 @@ class _Run:
         published, computed, not_computed = self.published(result), None, ""
         try:
             published_at = own.bandwidth if own is not None else 0
-            computed = computed_speed(preset, self.recipe.engine, cards[0].bandwidth, published_at)
+            computed = computed_speed(
+                preset,
+                self.recipe.engine,
+                cards[0].bandwidth,
+                published_at,
+                accepted=self.accepted,
+            )
         except NotComputedError as error:
             not_computed = str(error)
         figure = measured or published or computed
@@ -653,6 +704,8 @@ class _Run:
     def caveats(self, figure: Result | None) -> Iterator[str]:
         """The known problems on these cards."""
         yield from self.preset.notes(figure)
+        if figure is None and EXPERTS.keys() & self.options.keys():
+            yield f"Its speed is computed for a machine's memory with {HOST // 10**9} GB/s."
         own = self.published_card
         larger = own is not None and all(card.memory * USABLE > own.memory for card in self.cards)
         for each in self.preset.caveat:
@@ -779,7 +832,7 @@ def of_farm(root: Path) -> tuple[Presets, Catalog]:
     Beside them, only recipes of llama.cpp with a trial are read, for proposals.  Raises
     ``RecipeError`` where the farm has no recipes.
     """
-    recipes = {file.stem for file in (root / TRIALS).glob(f"{PROPOSED}-b*.json")}
+    recipes = {file.stem for file in (root / TRIALS).glob(f"{PROPOSED}-[b0-9]*.json")}
     recipes = {name for name in recipes if (root / "recipes" / f"{name}.toml").exists()}
     for file in (root / "receipts").glob("*.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):  # reported by ``known``

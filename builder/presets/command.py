@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ VARIABLE = re.compile(r"(?:LLAMA|HELLO)_(?:ARG_)?(?:NO_(?!HOST$))?([A-Z0-9_]+)")
 """A variable of llama.cpp or hello-sm120 that stands for an option (``common/arg.cpp``)."""
 OPPOSITE = re.compile(r"^(?:--(?:(?:no|disable|enable)-)+(?!host$)|-no-)")
 """The beginning of an option that turns another one off; llama.cpp's --no-host is its own."""
+DRAFTED = ("--spec-draft-n-max", "--draft-max")
+BLOCK = "--draft-block-size"  # of AtomicChat's fork: the drafted tokens and the one before them
+PARALLEL = "--tensor-parallel-size"  # of vLLM and SGLang: the cards that share each tensor
 TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 PART = re.compile(r"(-[^.]+)\..*")
 """A key of an option's JSON (vLLM, "JSON CLI Arguments"): vLLM replaces the whole value."""
@@ -173,6 +177,18 @@ def values_of(words: Iterable[str], named: Callable[[str], str] = option_of) -> 
     return {
         named(first): rest[0] if rest else first.partition("=")[2] for first, *rest in groups(words)
     }
+
+
+def drafted_tokens(options: Mapping[str, str]) -> int:
+    """The tokens that options let an engine draft in a step; 0: none, or not known."""
+    try:
+        if BLOCK in options:
+            return int(options[BLOCK]) - 1
+        if "--speculative-config" in options:
+            return int(json.loads(options["--speculative-config"])["num_speculative_tokens"])
+        return next((int(options[name]) for name in DRAFTED if name in options), 0)
+    except (ValueError, TypeError, KeyError):  # no number, no JSON, or another key
+        return 0
 
 
 def tokens(text: str) -> int | None:

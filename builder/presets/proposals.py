@@ -19,7 +19,7 @@ from builder.docker import gpus
 from builder.presets import shapes
 from builder.presets.cards import HostCard, plain_name
 from builder.presets.choose import PROPOSED, STEP, Choice, Known, driver_on, no_image
-from builder.presets.schema import TRIALS, MainModel, Preset
+from builder.presets.schema import TRIALS, MainModel, Preset, ServeOptions
 from builder.presets.shapes import Figure, ListedFile, NotComputedError, Shape, computed_speed
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.schema import Recipe
@@ -135,14 +135,11 @@ def _states(shape: Shape) -> Iterator[int]:
             yield 4 * (state + (dimensions[0] - 1) * dimensions[1])
 
 
-def _layers(shape: Shape) -> int:
-    """The number of layers with experts."""
-    return sum(name.endswith("ffn_down_exps.weight") for name in shape.tensors)
-
-
 def _experts(shape: Shape, size: int) -> float:
     """The bytes of the experts of a layer."""
-    return shapes.weight_bytes(shape, size, checkpoint=False)["experts"] / _layers(shape)
+    return shapes.weight_bytes(shape, size, checkpoint=False)["experts"] / shapes.expert_layers(
+        shape
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +174,11 @@ class _Model:
             for file in files:
                 if tokens := self.largest_context(shape, file, least):
                     return self.proposal(recipe, shape, file, tokens)
-        if _layers(shape):
+        if shapes.expert_layers(shape):
             fine = FINEST * _parameters(shape) / 8
             file = next((each for each in files if each.bytes <= fine), files[-1])
             tokens = asked or OFFLOADED
-            for count in range(1, _layers(shape) + 1):
+            for count in range(1, shapes.expert_layers(shape) + 1):
                 if self.fits(shape, file, tokens, count):
                     return self.proposal(recipe, shape, file, tokens, count)
         least = asked or STEP
@@ -202,7 +199,12 @@ class _Model:
             unfit = [*no_image(recipe, [self.card], machine.platform)]
             if tried.exists() and not (old or unfit or recipe.name in question.refused):
                 able.append(recipe)
-        return max(able, key=lambda each: sizes.version_order(each.version), default=None)
+        # b10018 came before 0.5.0: with its first version, llama.cpp ended the numbers of builds.
+        return max(
+            able,
+            key=lambda each: (each.version[0] != "b", sizes.version_order(each.version)),
+            default=None,
+        )
 
     def needs(self, shape: Shape, file: ListedFile, tokens: int, offloaded: int = 0) -> int:
         context = self.card.context or CUDA_CONTEXT
@@ -222,12 +224,12 @@ class _Model:
     def proposal(
         self, recipe: Recipe, shape: Shape, file: ListedFile, tokens: int, offloaded: int = 0
     ) -> Proposal:
-        figure, why = self.speed(recipe, file) if not offloaded else (None, "experts on the CPU")
         there = self.models / str(file.repository) / str(file.file)
         words = ["run", recipe.name, "--model", str(there), "--context", str(tokens)]
         words += ["--card", self.card_name] if len(self.choice.machine.cards) > 1 else []
-        words += ["--", *SLOT]
-        words += [OFFLOAD, str(offloaded)] if offloaded else []
+        options = [*SLOT, *([OFFLOAD, str(offloaded)] if offloaded else [])]
+        words += ["--", *options]
+        figure, why = self.speed(recipe, file, options)
         needs = self.needs(shape, file, tokens, offloaded)
         host = math.ceil(offloaded * _experts(shape, file.bytes)) if offloaded else None
         return Proposal(
@@ -249,9 +251,12 @@ class _Model:
             command=shlex.join([PROGRAM, *words]),
         )
 
-    def speed(self, recipe: Recipe, file: ListedFile) -> tuple[Figure | None, str]:
-        given = file.model_dump(exclude={"source"}) | {"name": self.name}
-        run = Preset(recipe=recipe.name, summary=self.name, card="any", model=MainModel(**given))
+    def speed(
+        self, recipe: Recipe, file: ListedFile, options: list[str]
+    ) -> tuple[Figure | None, str]:
+        model = MainModel(**(file.model_dump(exclude={"source"}) | {"name": self.name}))
+        serve = ServeOptions(arguments=options)
+        run = Preset(recipe=recipe.name, summary=self.name, card="any", model=model, serve=serve)
         try:
             return computed_speed(run, recipe.engine, self.card.bandwidth, 0), ""
         except NotComputedError as error:

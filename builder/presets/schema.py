@@ -492,6 +492,9 @@ class Preset(Model):
     """Number of these cards."""
     loses_to: Text | None = None
     """Name of a preset that is faster on the same card; this one is published as a warning."""
+    acceptance_of: Text | None = None
+    """Name of the preset whose published acceptance the computed speed of this one takes: it has
+    the same model and drafts as many tokens."""
     source: Origin | None = None
     model: MainModel
     drafter: ModelFile | None = None
@@ -547,6 +550,15 @@ class Preset(Model):
         """The preset's own figure: the figure of the largest context; None where it has none."""
         own = [each for each in self.result if each.of_preset]
         return max(own, key=self.context_of, default=None)
+
+    @property
+    def acceptance(self) -> float | None:
+        """The published share of the drafted tokens that were accepted; None: not known."""
+        for each in (result for result in self.result if result.of_preset):
+            stated = each.acceptance.middle if each.acceptance else each.accepted_share
+            if stated is not None:
+                return stated / 100
+        return None
 
     def notes(self, figure: Result | None) -> tuple[str, ...]:
         """The sentences on its origin, and on what was faster: a preset, or no speculation."""

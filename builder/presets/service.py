@@ -34,7 +34,6 @@ IN_RAM = ("--mlock", "--n-cpu-moe", "--cpu-moe", "--override-tensor", "--cpu-off
 STOP = 30  # seconds between SIGTERM and SIGKILL: the answers under way come to their end
 SHARED = "2g"
 """Shared memory for tensor parallelism (vLLM, "Using Kubernetes"): 64 MB, Docker's own, end it."""
-PARALLEL = "--tensor-parallel-size"
 LONGEST_NAME = 53
 """Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
 
@@ -216,7 +215,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     }
     by_setting = {command.setting_of(each.words[0], recipe): each.words for each in arguments}
     container = preset.container if preset else ContainerOptions()
-    if PARALLEL in by_setting and not (container.ipc or container.shm_size):
+    if command.PARALLEL in by_setting and not (container.ipc or container.shm_size):
         container = container.model_copy(update={"shm_size": SHARED})
     family = families.ENGINES[recipe.family]
     # vLLM answers to the first of several names, else to the model as given.

@@ -6,7 +6,6 @@ file and names groups of tensors of ``shapes/tensors``, whose dimensions follow 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -21,7 +20,7 @@ from pydantic import Field, StringConstraints, model_validator
 from builder.core.errors import RecipeError, suggestion
 from builder.core.farm import installed
 from builder.presets.cards import HostCard
-from builder.presets.command import values_of
+from builder.presets.command import drafted_tokens, values_of
 from builder.presets.schema import ModelFile, Preset, PresetUse, Result
 from builder.recipes.catalog import read_model
 from builder.recipes.fields import PLAIN, WEB_URL, Model, Text
@@ -318,14 +317,15 @@ UNEVEN = 0.35
 FIXED = 2.1e-3  # seconds of a step beside the bytes
 INTERVAL = (0.83, 1.35)
 """Nine of ten published speeds are between these multiples of the computed speed."""
+HOST = 96_000_000_000
+"""Bytes a second of a machine's memory: two channels of DDR5-6000, which most published runs with
+experts on the CPU had.  llama.cpp reaches ``UNEVEN`` of them, too."""
 FILLED = 1000
 """Tokens in the cache: the middle of an answer of 2000 tokens, as most published runs have it."""
 
 BITS = {"q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "fp8": 8, "fp8_e5m2": 8}
 """Bits of a number in the cache, by the type's name; other types count with 16."""
 SIXTEEN = {"auto", "f16", "bf16", "float16", "bfloat16"}
-DRAFTED = ("--spec-draft-n-max", "--draft-max")
-BLOCK = "--draft-block-size"  # of AtomicChat's fork: the drafted tokens and the one before them
 ACTIVE = re.compile(r"(\d+(?:\.\d+)?)B-A(\d+(?:\.\d+)?)B", re.I)
 
 
@@ -361,27 +361,35 @@ class DecodeStep:
     uneven: bool  # whether the engine reaches ``UNEVEN`` of the bandwidth, not ``STEADY``
     tokens: float | None
     """Tokens that it gives; None: the engine drafts, and the acceptance is not known."""
+    host: float = 0  # bytes of experts that the CPU reads from the machine's memory
 
     def seconds(self, bandwidth: int) -> float:
         """The time that it takes with a bandwidth in bytes a second."""
-        return self.size / bandwidth / (UNEVEN if self.uneven else STEADY) + FIXED
+        own = self.size / bandwidth / (UNEVEN if self.uneven else STEADY)
+        return own + self.host / HOST / UNEVEN + FIXED
 
 
 def computed_speed(
-    preset: Preset, engine: str, bandwidth: int, published: int, filled: int = FILLED
+    preset: Preset,
+    engine: str,
+    bandwidth: int,
+    published: int,
+    filled: int = FILLED,
+    accepted: float | None = None,
 ) -> Figure:
     """The speed of a preset on a card: of one stream, after a short prompt.
 
     ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
-    the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
-    published, that run gives the tokens of a step.  ``filled`` tokens are in the cache.  Raises
+    the card of the published run, in bytes a second, 0: not known.  ``accepted`` is the share of
+    drafted tokens that another run of the model had; where no acceptance is known, the published
+    run gives the tokens of a step.  ``filled`` tokens are in the cache.  Raises
     ``NotComputedError``.
     """
     if preset.cards > 1:
         raise NotComputedError("it runs on several cards, whose exchange is not computed")
     if not bandwidth:
         raise NotComputedError("the bandwidth of the card is not known")
-    now = step(preset, engine, filled)
+    now = step(preset, engine, filled, accepted)
     tokens = now.tokens
     if tokens is None:
         own = preset.published
@@ -393,27 +401,46 @@ def computed_speed(
     return Figure(round(speed, 2), (low, high))
 
 
-def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
-    """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
+def step(
+    preset: Preset, engine: str, filled: int = FILLED, accepted: float | None = None
+) -> DecodeStep:
+    """The bytes that a step of a preset reads, and its tokens; the arguments are as of
+    ``computed_speed``.  Raises ``NotComputedError``."""
     size, options = _size(preset), values_of(preset.serve.arguments)
-    if OFFLOADING & options.keys():
+    if OFFLOADING & options.keys() - EXPERTS.keys():
         raise NotComputedError("the machine's memory holds a part of it")
     itself = _drafts_itself(preset, options)
     drafts = itself or preset.drafter is not None
-    drafted = _drafted(options) if drafts else 0
-    accepted = _acceptance(preset)
+    drafted = drafted_tokens(options) if drafts else 0
+    accepted = accepted if preset.acceptance is None else preset.acceptance
     tokens = (
         1.0 if not drafts else 1 + drafted * accepted if drafted and accepted is not None else None
     )
     shape = model_shape(preset, own_drafts=itself)
     if shape is None:
+        if EXPERTS.keys() & options.keys():
+            raise NotComputedError("the tensors of its model are not known")
         return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
     weights = weight_bytes(shape, size, checkpoint=preset.model.whole)
     experts = weights["experts"] * expert_bytes(shape, drafted + 1)
-    read = weights["layers"] + weights["output"] + experts
+    host = experts * _on_host(shape, options)
+    read = weights["layers"] + weights["output"] + experts - host
     read += _drafter(preset, weights, shape, drafted)
     read += cache_bytes(shape, *cache_bits(options), filled)
-    return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
+    uneven = engine != "vllm" and (drafts or bool(weights["experts"]))
+    return DecodeStep(read, uneven, tokens, host)
+
+
+def expert_layers(shape: Shape) -> int:
+    """The number of layers with experts."""
+    return sum(name.endswith("ffn_down_exps.weight") for name in shape.tensors)
+
+
+def _on_host(shape: Shape, options: Mapping[str, str]) -> float:
+    """The share of the experts that options keep in the machine's memory."""
+    given = [options.get(name, "") or of_all for name, of_all in EXPERTS.items() if name in options]
+    layers = max((int(each) for each in given if each.isdecimal()), default=0)
+    return min(1.0, layers / (expert_layers(shape) or 1))
 
 
 def _drafts_itself(preset: Preset, options: Mapping[str, str]) -> bool:
@@ -435,26 +462,6 @@ def cache_bits(options: Mapping[str, str], other: float = 16) -> tuple[float, fl
     types = [options.get(f"--cache-type-{kind}", both) for kind in "kv"]
     keys, values = (BITS.get(each, 16 if each in SIXTEEN else other) for each in types)
     return keys, values
-
-
-def _drafted(options: Mapping[str, str]) -> int:
-    try:
-        if BLOCK in options:
-            return int(options[BLOCK]) - 1
-        if "--speculative-config" in options:
-            return int(json.loads(options["--speculative-config"])["num_speculative_tokens"])
-        return next((int(options[name]) for name in DRAFTED if name in options), 0)
-    except (ValueError, TypeError, KeyError):  # no number, no JSON, or another key
-        return 0
-
-
-def _acceptance(preset: Preset) -> float | None:
-    for result in preset.result:
-        if result.of_preset and result.acceptance is not None:
-            return result.acceptance.middle / 100
-        if result.of_preset and result.accepted_share is not None:
-            return result.accepted_share / 100
-    return None
 
 
 def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
@@ -498,6 +505,8 @@ OFFLOADING = {
 }
 """Settings (``command.setting_of``) that keep weights or the cache in the machine's memory, or
 choose what stays there."""
+EXPERTS = {"--n-cpu-moe": "", "--cpu-moe": "9999"}
+"""Settings of ``OFFLOADING`` that keep experts of so many layers there: their value, else this."""
 ROWS = ("token_embd.weight", "per_layer_token_embd.weight")  # llama.cpp keeps them in host memory
 ROW_BITS = 8.5  # of Q8_0: the most of a quantized file
 NAMED_BITS = re.compile(

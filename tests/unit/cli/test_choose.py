@@ -79,13 +79,13 @@ def test_eighty_columns_are_enough_on_a_terminal(terminal: Builder) -> None:
             assert re.fullmatch(r"\d+K|\d{5}", cells[0]), line
             assert re.fullmatch(r"\d+G", cells[1]), line
             assert re.fullmatch(r"[\d.]+G|\?", cells[2]), line
-            assert re.search(r" (~\d+ c|[\d.]+ p|\?)$", line.rstrip()), line
+            assert re.search(r" (~\d+ c\*?|[\d.]+ p|\?\*?)$", line.rstrip()), line
         assert "c computed from its bandwidth" in table
         first = found[0].split()[0]
         assert commands.splitlines()[0] == f"  builder run {first}"
-        published = table.split("\n\n")[1]  # a section is sorted by this card's number
-        speeds = [float(each) for each in re.findall(r" ~?([\d.]+) [cpr]$", published, re.M)]
-        assert speeds == sorted(speeds, reverse=True)
+        assert first == "qwen3.6-35b-a3b"  # the largest model that is fast enough to read along
+        names = [line.split()[0] for line in found if not line[0].isdigit()]
+        assert names[-1] == "gemma-4-e2b"
 
 
 def test_only_problems_of_the_recommended_presets_on_this_card_are_shown(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,71 @@ def test_the_first_preset_of_each_model_is_recommended() -> None:
     ]
     names = [each.preset for each in chosen(entries).recommended]
     assert names == ["qwen3.6-27b-fast@5090-laptop", "gemma-4-e2b@5090-laptop"]
+
+
+def test_the_largest_model_is_first_unless_it_is_too_slow() -> None:
+    def of(name: str, speed: float) -> PresetEntry:
+        text = f"serve.context = 4096\nresult = [{{ tokens_per_second = {{ mean = {speed} }} }}]"
+        model = {"name": name, "repository": "a/b-4bit"}
+        return preset(f"{name.lower().replace(' ', '-')}@5090-laptop", text, model=model)
+
+    entries = [of("Gemma 4 E4B", 200), of("Qwen3.6 35B-A3B", 60), of("Llama 4 109B-A17B", 9)]
+    names = [each.model for each in chosen(entries, "5090-laptop").recommended]
+    assert names == ["Qwen3.6 35B-A3B", "Gemma 4 E4B", "Llama 4 109B-A17B"]
+
+
+def test_a_run_that_is_made_for_cards_of_this_memory_comes_before_a_faster_one() -> None:
+    bare = "serve = { context = 4096 }"
+    fine = SIZED | {"published_size": "28 GB"}
+    entries = [
+        preset("qwen3.6-27b-fast@5080", bare, model=SIZED, card="5080"),
+        preset("qwen3.6-27b-fine@5090", bare, model=fine, card="5090"),
+    ]
+    found = chosen(entries, "5090", trial=use_of(20 << 30)).fits
+    assert [each.preset for each in found] == ["qwen3.6-27b-fine@5090", "qwen3.6-27b-fast@5080"]
+    assert chosen(entries, "5080", trial=use_of(12 << 30)).fits[0].preset.endswith("@5080")
+
+
+def test_a_composed_run_that_drafts_has_a_speed_with_the_acceptance_of_another() -> None:
+    words = ["--spec-type", "draft-mtp", "--spec-draft-n-max", "2"]
+    text = f"serve = {{ context = 4096, arguments = {words} }}"
+    entry = preset("qwen3.6-27b-mtp@5090", text, model=SIZED)
+    trial = use_of(20 << 30)
+    (unknown,) = chosen([entry], trial=trial).fits
+    assert unknown.not_computed == "it drafts, and its acceptance is not known"
+    (found,) = chosen([replace(entry, accepted=0.75)], trial=trial).fits
+    assert found.known is Standing.COMPUTED
+    plain = chosen([preset("a@5090", "serve = { context = 4096 }", model=SIZED)]).fits[0]
+    assert speed(found) != speed(plain)
+
+
+def test_experts_on_the_cpu_make_a_run_slower_and_a_note_says_for_which_memory() -> None:
+    model = SIZED | {"name": "Qwen3.6 35B-A3B"}
+    text = "serve = {{ context = 4096, arguments = ['--n-cpu-moe', '{}'] }}"
+    speeds = []
+    for layers in (0, 20, 40, 99):
+        entry = preset("a@5090", text.format(layers), model=model)
+        (found,) = chosen([entry], trial=use_of(9 << 30)).fits
+        speeds.append(speed(found) or 0)
+        assert any("96 GB/s" in each for each in found.caveats)
+    assert speeds[0] > speeds[1] * 1.2 > speeds[2] * 1.2
+    assert speeds[2] == speeds[3]
+    other = preset(
+        "a@5090", text.replace("--n-cpu-moe", "--override-tensor").format("x"), model=model
+    )
+    (found,) = chosen([other], trial=use_of(9 << 30)).fits
+    assert found.not_computed == "the machine's memory holds a part of it"
+
+
+def test_a_run_that_is_split_over_more_cards_than_the_preset_has() -> None:
+    here = cards.machine_with(REPOSITORY, ["5090", "5090"])
+    for count, fits in (("1", True), ("2", False)):
+        entry = preset("one", UNTOLD, "vllm-0.21.0")
+        question = Question(here, RECIPES, CARDS, options=("-tp", count))
+        found = choose([entry], question)
+        assert bool(found.fits) is fits
+        if not fits:
+            assert "takes 2 cards, the preset is for 1" in why_not(found)
 
 
 def test_the_download_is_known_where_every_file_is() -> None:

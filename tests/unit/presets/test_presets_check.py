@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -288,6 +289,24 @@ def test_a_better_preset_is_of_the_same_card(tmp_path: Path) -> None:
     (problem,) = catalog.load(replace(RECIPES, root=tmp_path)).problems()
     assert problem.message == f"{name} was run on other cards"
     assert (problem.line, problem.key) == (1, "loses_to")
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("acceptance_of = 'nobody@5090'", "no other preset is named nobody@5090"),
+        ("acceptance_of = 'qwen3.6-27b-mtp@5080'", "qwen3.6-27b-mtp@5080 has another model, or "),
+        ("acceptance_of = 'qwen3.6-35b-a3b@5060-ti-16gb'", "drafts another number of tokens"),
+        (f"acceptance_of = '{MTP}'", f"no other preset is named {MTP}"),
+    ],
+)
+def test_an_acceptance_is_of_the_same_model_and_drafts(tmp_path: Path, key: str, why: str) -> None:
+    shutil.copytree(REPOSITORY / "presets", tmp_path / "presets")
+    file = tmp_path / "presets" / f"{MTP}.toml"
+    file.write_text(f"{key}\n{file.read_text()}")
+    (problem,) = catalog.load(replace(RECIPES, root=tmp_path)).problems()
+    assert why in problem.message
+    assert problem.key == "acceptance_of"
 
 
 def test_a_preset_of_a_broken_recipe_is_broken(tmp_path: Path) -> None:
