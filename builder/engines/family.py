@@ -169,6 +169,10 @@ class Family(Generic[R]):
             if not self.takes(name) and name in recipe.model_fields_set and getattr(recipe, name):
                 yield (name,), f"the family {self.name} has no use for {table}"
 
+    def scripts_of(self, recipe: R) -> tuple[str, ...]:
+        """The ``scripts`` of one recipe."""
+        return self.scripts
+
     def takes(self, table: str) -> bool:
         """Whether a recipe may have a table that only some families use."""
         return table in self.tables or table in self.required_tables
@@ -205,6 +209,7 @@ class EngineFamily(Family[Recipe]):
     all_tables = {
         "cmake": "[[cmake]]",
         "llama": "[llama]",
+        "ggml": "[ggml]",
         "python": "[python]",
         "overlay": "[overlay]",
         "start": "[[start]]",

@@ -17,7 +17,15 @@ from typing import Any
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
 from builder.core.sizes import RELEASE
-from builder.engines.cmake import CmakeFamily, Command, Definitions, definition_value, merged, truth
+from builder.engines.cmake import (
+    CmakeFamily,
+    Command,
+    Definitions,
+    collect,
+    definition_value,
+    merged,
+    truth,
+)
 from builder.engines.family import (
     Draft,
     Finding,
@@ -284,7 +292,7 @@ COMPILED: Mapping[str, Definitions] = {
 }
 """Definitions that hold wherever ggml is compiled, by the reason; older trees have old names, such
 as LLAMA_NATIVE and GGML_NCCL."""
-RELIED: Mapping[str, Definitions] = {
+OF_LIBRARY: Mapping[str, Definitions] = {
     **COMPILED,
     "the family's probe reads libggml-cuda.so, which is a library of its own": {
         "BUILD_SHARED_LIBS": True,
@@ -296,6 +304,9 @@ RELIED: Mapping[str, Definitions] = {
         "GGML_CUDA_NCCL": False,
         "GGML_NCCL": False,
     },
+}
+RELIED: Mapping[str, Definitions] = {
+    **OF_LIBRARY,
     "the image starts llama-server": {
         "LLAMA_BUILD_COMMON": True,
         "LLAMA_BUILD_TOOLS": True,
@@ -331,7 +342,7 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
-class Ggml(CmakeFamily):
+class CompilesGgml(CmakeFamily):
     """A tree that compiles ggml for CUDA, whose programs find its libraries beside them."""
 
     scripts = ("jobs", "collect.py", "reproducible", "used")
@@ -345,16 +356,72 @@ class Ggml(CmakeFamily):
 HAMI = "HAMi vGPU hosts need GGML_CUDA_NO_VMM: this image has it."
 
 
-class LlamaCpp(Ggml):
+class Ggml(CompilesGgml):
     """One or more calls of cmake, whose programs and libraries share one directory."""
+
+    name = "ggml"
+    summary = "a tree with ggml inside, such as whisper.cpp"
+    template = "llama-cpp.Dockerfile.j2"
+    required_tables = {"cmake": "a [[cmake]] table: targets"}
+    tables: tuple[str, ...] = ("ggml",)
+    requires_entrypoint = True
+    installs: Collection[str] = ("targets",)
+    fixed: Definitions = {
+        name: value for name, value in ALWAYS.items() if not name.startswith("LLAMA_")
+    }
+    relied = OF_LIBRARY
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        for index, call in enumerate(recipe.cmake):
+            for name in call.define:
+                if name in FROM_RECIPE:
+                    yield ("cmake", index, "define", name), FROM_RECIPE[name]
+            on = {name for name, value in call.define.items() if truth(value)}
+            if "GGML_CPU_ALL_VARIANTS" in on and "GGML_BACKEND_DL" not in on:
+                message = "needs GGML_BACKEND_DL = true"
+                yield ("cmake", index, "define", "GGML_CPU_ALL_VARIANTS"), message
+
+    def complete(self, recipe: Recipe) -> Recipe:
+        notes = [*recipe.notes, *([] if recipe.cuda.vmm else [HAMI])]
+        probes = [*self.probes(recipe), *recipe.probe]
+        return recipe.model_copy(update={"probe": probes, "notes": notes})
+
+    def probes(self, recipe: Recipe) -> list[Probe]:
+        """The probes of every tree of the family."""
+        called = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
+        return [
+            LibraryProbe(
+                library="libggml-cuda.so",
+                # Trees with the server in examples/ may be older than ggml's own libraries.
+                alternatives=["libggml.so"] if "LLAMA_BUILD_EXAMPLES" in called else [],
+                architectures=machine_code(recipe),
+                needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
+                needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
+            )
+        ]
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        switch = recipe.ggml.switch if recipe.ggml else None
+        return {
+            **self.fixed,
+            **cpu_definitions(platforms),
+            NO_VMM: not recipe.cuda.vmm,
+            **({switch: True} if switch else {}),
+        }
+
+
+class LlamaCpp(Ggml):
+    """A tree of llama.cpp's, which has a build number and llama-server."""
 
     name = "llama-cpp"
     summary = "llama.cpp and its forks"
-    template = "llama-cpp.Dockerfile.j2"
     required_tables = {"llama": "a [llama] table: build_number"}
     tables = ("cmake",)
+    requires_entrypoint = False
+    installs = ()
     reads_trees = True
     commit_count = ("llama", "build_number")
+    fixed = ALWAYS
     relied = RELIED
     key = KeyOption("--api-key-file")  # common/arg.cpp; ik_llama.cpp: common/common.cpp
     between_cards = {
@@ -373,16 +440,10 @@ class LlamaCpp(Ggml):
             message = f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it"
             yield ("family",), message
         for index, call in enumerate(recipe.cmake):
-            at = ("cmake", index)
             if not call.targets:
-                yield at, "name the targets: the default build of some trees downloads"
-            for name in call.define:
-                if name in FROM_RECIPE:
-                    yield (*at, "define", name), FROM_RECIPE[name]
-            on = {name for name, value in call.define.items() if truth(value)}
-            if "GGML_CPU_ALL_VARIANTS" in on and "GGML_BACKEND_DL" not in on:
-                message = "needs GGML_BACKEND_DL = true"
-                yield (*at, "define", "GGML_CPU_ALL_VARIANTS"), message
+                message = "name the targets: the default build of some trees downloads"
+                yield ("cmake", index), message
+        yield from super().rules(recipe)
 
     def complete(self, recipe: Recipe) -> Recipe:
         image = recipe.image
@@ -398,10 +459,8 @@ class LlamaCpp(Ggml):
                 **image.env,
             },
         )
-        notes = [*recipe.notes, *([] if recipe.cuda.vmm else [HAMI])]
-        probes = [*_probes(recipe), *recipe.probe]
-        update = {"probe": probes, "serve": recipe.serve or SERVE, "notes": notes}
-        return completed.model_copy(update=update)
+        completed = completed.model_copy(update={"serve": recipe.serve or SERVE})
+        return super().complete(completed)
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
         return draft(tree, cuda)
@@ -416,8 +475,7 @@ class LlamaCpp(Ggml):
             **ALWAYS,
             # Else --version says "0.5.0-dev": llama.cpp's docs/release.md, "Building a release".
             **({"LLAMA_BUILD_IS_DEV": False} if _is_release(recipe) else {}),
-            **cpu_definitions(platforms),
-            NO_VMM: not recipe.cuda.vmm,
+            **super().definitions(recipe, platforms),
             "LLAMA_BUILD_NUMBER": llama.build_number,
             "LLAMA_BUILD_COMMIT": _commit(recipe),
             "LLAMA_BUILD_UI": llama.ui,
@@ -427,9 +485,14 @@ class LlamaCpp(Ggml):
     def install(
         self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
     ) -> list[Command]:
-        strip = f"{platforms.triplet}-strip"
-        command = ["python3", "/inside/collect.py", "--strip", strip]
-        return [[*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]]
+        return [collect(platforms, number, call)]
+
+    def probes(self, recipe: Recipe) -> list[Probe]:
+        number, commit = required(recipe.llama, recipe).build_number, re.escape(_commit(recipe))
+        # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
+        name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
+        version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
+        return [RunProbe(run=[SERVER, "--version"], matches=[version]), *super().probes(recipe)]
 
 
 def _commit(recipe: Recipe) -> str:
@@ -438,26 +501,6 @@ def _commit(recipe: Recipe) -> str:
     if chosen is None and isinstance(recipe.source, GitSource):
         return recipe.source.commit[:COMMIT_DIGITS]
     return required(chosen, recipe)
-
-
-def _probes(recipe: Recipe) -> list[Probe]:
-    number = required(recipe.llama, recipe).build_number
-    commit = re.escape(_commit(recipe))
-    # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
-    name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
-    version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
-    overridden = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
-    return [
-        RunProbe(run=[SERVER, "--version"], matches=[version]),
-        LibraryProbe(
-            library="libggml-cuda.so",
-            # Trees with the server in examples/ may be older than ggml's libraries of their own.
-            alternatives=["libggml.so"] if "LLAMA_BUILD_EXAMPLES" in overridden else [],
-            architectures=machine_code(recipe),
-            needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
-            needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
-        ),
-    ]
 
 
 def machine_code(recipe: Recipe) -> list[str]:
@@ -513,7 +556,7 @@ def _has_ggml(recipe: Recipe) -> bool:
     return truth(required(recipe.python, recipe).define.get("GGML_CUDA", False))
 
 
-class GgmlPython(Ggml):
+class GgmlPython(CompilesGgml):
     """Programs with ggml inside, from several cmake calls, and a server in Python that starts them.
 
     The programs of each call are installed with the call's own libraries beside them, in the

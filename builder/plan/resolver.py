@@ -197,7 +197,7 @@ def plan(
         patches=resolve_patches(entry, catalog.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_hashed(folder / "scripts", family.scripts),
+        scripts=_hashed(folder / "scripts", family.scripts_of(recipe)),
         entrypoint=_hashed(own, names),
         base=base,
         tools=tools,
