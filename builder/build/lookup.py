@@ -39,6 +39,7 @@ from builder.docker.containers import blobs_of
 from builder.engines.families import complete
 from builder.engines.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, LABEL_RECIPE, REVISION
 from builder.image.contents import Contents, ReadOptions, read_contents
+from builder.plan.inputs import GitCommit
 from builder.plan.plan import Plan
 from builder.presets import cards, is_preset
 from builder.presets import catalog as preset_files
@@ -99,7 +100,9 @@ def _numbers_test(
     texts.chmod(0o755)
     if not kernel_test.libraries(contents):
         return NumbersTest(texts, "the image has no libggml-base.so to call from outside")
-    folder = cache / FOLDER
+    folder, theirs = cache / FOLDER, plan.recipe.ggml and plan.recipe.ggml.tests
+    if theirs:
+        plan = replace(plan, source=GitCommit(theirs.git, theirs.commit), patches=())
     binary = folder / f"{plan.key[:12]}-{kernel_test.program_key()}"
     with named_lock(cache, f"numbers-{plan.key[:12]}"):
         if not binary.exists():
@@ -119,7 +122,8 @@ def _numbers_test(
 
 def contract_of(plan: Plan) -> str:
     """sha256 (hex) over the checks that an image must pass: its recipe's, and its presets'."""
-    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
+    parts = {"probe", "patch", "cuda", "ggml", "image", "serve", "budget", "accept", "start"}
+    parts.add("artifact")
     # The recipe is for one platform: its code and its probes have been chosen.
     chosen: dict[str, Any] = {
         "cuda": {"arm64"},

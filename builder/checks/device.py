@@ -115,7 +115,7 @@ class DeviceTrial:
         """All checks, from the server's start to its end."""
         where = f" on the simulated {self.card.name}"
         if self.serve.refuses is not None:
-            yield from serves.refuses(self.server, self.serve.seconds, where, "device")
+            yield from serves.refuses(self.server, self.serve.seconds, "device")
             report = self.simulation.settled()
             yield from _refusals(report, named(report)) if report else ()
             return

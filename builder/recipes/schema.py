@@ -242,11 +242,22 @@ class Llama(Model):
     """Embed the web page of the server; only where the tree holds it, built."""
 
 
+class GgmlTests(Model):
+    """A commit of ggml that has the kernel tests of a tree without them."""
+
+    git: GitUrl
+    """URL of the repository."""
+    commit: Commit
+    """The commit with the same ggml: 40 hex digits."""
+
+
 class Ggml(Model):
     """Settings of a tree with ggml inside."""
 
     switch: DefineName | None = None
     """The tree's own option for CUDA, where it decides GGML_CUDA: "SD_CUDA"."""
+    tests: GgmlTests | None = None
+    """Where tests/test-backend-ops.cpp is, if the tree has none."""
 
 
 class Overlay(Model):
