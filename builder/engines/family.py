@@ -62,7 +62,7 @@ class Draft:
     def values(self) -> Mapping[str, Sequence[str]]:
         """The values of the options that it probes, as far as the tree shows them."""
         probes = [{line.key: line.value for line in each.lines} for each in self.tables["probe"]]
-        return {probe["option"]: probe["has"] for probe in probes}
+        return {probe["option"]: probe["has"] for probe in probes if "option" in probe}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ PROBE = (
     'a [[probe]] of the finished image: run = ["PROGRAM", "--version"], '
     'contains = ["VERSION"], or see docs/recipes.md, Probes'
 )
-ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--(server-)?(host|port)|--server-name")
+ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--((server|listen)-)?(host|ip|port)|--server-name")
 """Variables and options of a server's address."""
 
 

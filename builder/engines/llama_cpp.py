@@ -9,6 +9,7 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
 from builder.core.sizes import RELEASE
+from builder.engines import cmake_tree
 from builder.engines.cmake import (
     CmakeFamily,
     Command,
@@ -39,7 +41,7 @@ from builder.engines.family import (
 )
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import KeyOption
-from builder.recipes.draft import DraftTable, Line
+from builder.recipes.draft import DraftTable, Line, lines_of
 from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
 from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 
@@ -49,7 +51,9 @@ from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 # written in another way, are left out.
 
 MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
-PROGRAMS = ("llama-server", "llama-cli", "llama-bench")
+SERVER = "llama-server"
+PROGRAMS = (SERVER, "llama-cli", "llama-bench")
+MADE_IN = re.compile(r"(tools|examples)/(?:[\w-]+/)?CMakeLists\.txt")
 # tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
 PAGES = (
     *("tools/server/public/index.html.gz", "tools/server/public/index.html"),
@@ -89,16 +93,23 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     """
     if not tree.paths >= MARKS:
         return None
-    lists = [
-        each for each in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", each)
-    ]
+    found = [MADE_IN.fullmatch(each) for each in sorted(tree.paths)]
+    lists = {each[0]: each[1] for each in found if each}
     code = (OPTIONS, DRAFTERS, TYPES)
     texts = defaultdict(str)
     for path, text in tree.texts([*lists, *NUMBER, GGML, CUDA, *code]).items():
         texts[path] = (COMMENT if path in code else NOT_CMAKE).sub("", text)
-    made = "\n".join(texts[path] for path in lists)
-    targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
-    _require_buildable(tree, targets, texts)
+    made = {
+        folder: "\n".join(texts[path] for path, place in lists.items() if place == folder)
+        for folder in ("tools", "examples")
+    }
+    if not re.search(TARGET.format(SERVER), made["tools"]):
+        made["tools"] += made["examples"]
+    targets = [
+        name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made["tools"])
+    ]
+    _require_buildable(targets, texts)
+    in_examples = bool(re.search(TARGET.format(SERVER), made["examples"]))
     probes: list[DraftTable] = []
     for option, values in (
         ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
@@ -111,8 +122,8 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
         BASE,
         {
             "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
-            "llama": [DraftTable("[llama]", [_number(tree), _page(tree)])],
-            "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
+            "llama": [DraftTable("[llama]", _llama(tree, texts, in_examples=in_examples))],
+            "cmake": _cmake(targets, texts, in_examples=in_examples),
             "build": [DraftTable("[build]", [Line("disk", DISK)])],
             "probe": probes,
         },
@@ -125,12 +136,41 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     )
 
 
-def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[str, str]) -> None:
+def _llama(tree: ReadableTree, texts: Mapping[str, str], *, in_examples: bool) -> list[Line]:
+    lines = [_number(tree)]
+    text = "\n".join(texts[path] for path in NUMBER)
+    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
+    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
+    if any("CACHE" not in setting for setting in settings) and not looks:
+        lines.append(Line("git", value=True, comment="its cmake overwrites the number by git's"))
+    return lines if in_examples else [*lines, _page(tree)]  # older ones always have their page
+
+
+def _cmake(targets: list[str], texts: Mapping[str, str], *, in_examples: bool) -> list[DraftTable]:
+    lines, overrides = [Line("targets", targets)], []
+    define: dict[str, Any] = {}
+    if re.search(r"(?i)\boption\s*\(\s*GGML_NCCL\b", texts[GGML]):
+        define["GGML_NCCL"] = False  # the old name of GGML_CUDA_NCCL
+    of_programs, of_libraries = (
+        f"CMAKE_{kind}_OUTPUT_DIRECTORY" for kind in ("RUNTIME", "LIBRARY")
+    )
+    if of_programs in texts["CMakeLists.txt"] and of_libraries not in texts["CMakeLists.txt"]:
+        define[of_libraries] = "/build/1/bin"  # beside the programs
+    if in_examples:
+        override = {
+            "name": "LLAMA_BUILD_EXAMPLES",
+            "value": True,
+            "why": f"{SERVER} is in examples/",
+        }
+        overrides = [DraftTable("[[cmake.override]]", lines_of(override))]
+    lines += [Line("define", define)] if define else []
+    return [DraftTable("[[cmake]]", lines), *overrides]
+
+
+def _require_buildable(targets: list[str], texts: Mapping[str, str]) -> None:
     reasons = []
-    if "llama-server" not in targets:
-        does = ", examples/server does: builder does not write the override that builds examples"
-        there = "examples/server/CMakeLists.txt" in tree.paths
-        reasons.append(f"no CMakeLists.txt below tools/ makes llama-server{does if there else ''}")
+    if SERVER not in targets:
+        reasons.append(f"no CMakeLists.txt below tools/ or examples/ makes {SERVER}")
     options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", texts[GGML])
     known = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each)) or "none"
     reasons += [
@@ -138,14 +178,6 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
         for name in SWITCHES
         if name not in options
     ]
-    text = "\n".join(texts[path] for path in NUMBER)
-    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
-    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
-    if any("CACHE" not in setting for setting in settings) and not looks:
-        reasons.append(
-            "its cmake overwrites LLAMA_BUILD_NUMBER: --version would show neither the build "
-            "number nor the commit"
-        )
     if reasons:
         raise RecipeError(
             "the tree is one of llama.cpp's, but no recipe can be written for it",
@@ -232,7 +264,6 @@ def _cache_types(options: str, types: str) -> list[str]:
 # The family.
 
 NO_VMM = "GGML_CUDA_NO_VMM"
-SERVER = "llama-server"
 COMMIT_DIGITS = 9
 PORT = 8080
 
@@ -366,6 +397,7 @@ class Ggml(CompilesGgml):
     tables: tuple[str, ...] = ("ggml",)
     requires_entrypoint = True
     installs: Collection[str] = ("targets",)
+    reads_trees = True
     fixed: Definitions = {
         name: value for name, value in ALWAYS.items() if not name.startswith("LLAMA_")
     }
@@ -385,6 +417,11 @@ class Ggml(CompilesGgml):
         notes = [*recipe.notes, *([] if recipe.cuda.vmm else [HAMI])]
         probes = [*self.probes(recipe), *recipe.probe]
         return recipe.model_copy(update={"probe": probes, "notes": notes})
+
+    def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
+        text = tree.texts([CUDA]).get(CUDA)
+        table = _cuda(cuda, rewrites=text is None or rewrites_120(text))
+        return cmake_tree.draft(tree, table, BASE)
 
     def probes(self, recipe: Recipe) -> list[Probe]:
         """The probes of every tree of the family."""
@@ -419,7 +456,6 @@ class LlamaCpp(Ggml):
     tables = ("cmake",)
     requires_entrypoint = False
     installs = ()
-    reads_trees = True
     commit_count = ("llama", "build_number")
     fixed = ALWAYS
     relied = RELIED
@@ -487,12 +523,37 @@ class LlamaCpp(Ggml):
     ) -> list[Command]:
         return [collect(platforms, number, call)]
 
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        return {**super().variables(recipe, platforms), "git": _git(recipe)}
+
     def probes(self, recipe: Recipe) -> list[Probe]:
         number, commit = required(recipe.llama, recipe).build_number, re.escape(_commit(recipe))
         # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
         name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
         version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
         return [RunProbe(run=[SERVER, "--version"], matches=[version]), *super().probes(recipe)]
+
+
+def _git(recipe: Recipe) -> list[str]:
+    """The lines of a script that answers git's questions about the pin, and no others."""
+    answers = {
+        "--version": "git version 2.47.3",  # find_package(Git) asks
+        "rev-parse --short HEAD": _commit(recipe),
+        "rev-list --count HEAD": required(recipe.llama, recipe).build_number,
+    }
+    source = recipe.source
+    if isinstance(source, GitSource):
+        answers["rev-parse HEAD"] = source.commit
+        if source.ref and recipe.track and recipe.track.tag:
+            answers["describe --tags"] = source.ref
+    return [
+        *("#!/bin/sh", '[ "$1" != -C ] || shift 2', 'case "$*" in'),
+        *(
+            f"'{asked}'{'*' * (asked[0] == 'd')}) echo {shlex.quote(str(said))} ;;"
+            for asked, said in answers.items()
+        ),
+        *("*) echo 'fatal: only the pin is known' >&2; exit 128 ;;", "esac"),
+    ]
 
 
 def _commit(recipe: Recipe) -> str:

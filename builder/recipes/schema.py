@@ -238,6 +238,9 @@ class Llama(Model):
         None
     )
     """Commit in --version; default: 9 digits of the pin."""
+    git: bool = False
+    """The build stage has a ``git`` that answers about the pin alone: its number, its commit and
+    its tag. For a tree whose cmake asks git, and overwrites what is given."""
     ui: bool = False
     """Embed the web page of the server; only where the tree holds it, built."""
 
