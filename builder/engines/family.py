@@ -135,7 +135,9 @@ PROBE = (
     'a [[probe]] of the finished image: run = ["PROGRAM", "--version"], '
     'contains = ["VERSION"], or see docs/recipes.md, Probes'
 )
-ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--((server|listen)-)?(host|ip|port)|--server-name")
+ADDRESS = re.compile(
+    "(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--((server|listen)-)?(host|ip|port)|--server-name"
+)
 """Variables and options of a server's address."""
 
 

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
     else:
         values["arch"] = [re.sub(r"^(12[0-9])(?=-|$)", r"\1a", each) for each in cuda.arch]
         comment = f"not 120: the cmake of this tree makes no {values['arch'][0]} of it"
-    values = {"arch": values.pop("arch"), "vmm": values.pop("vmm", False)} | values
+    values = {"arch": values.pop("arch", cuda.arch), "vmm": values.pop("vmm", False)} | values
     return DraftTable(
         "[cuda]",
         [Line(key, value, comment if key == "arch" else "") for key, value in values.items()],
@@ -420,7 +421,12 @@ class Ggml(CompilesGgml):
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
         text = tree.texts([CUDA]).get(CUDA)
+        unread = "ggml is a submodule, which is not read: 120a where its cmake leaves 120 as it is"
         table = _cuda(cuda, rewrites=text is None or rewrites_120(text))
+        if text is None:
+            table = DraftTable(
+                "[cuda]", [replace(line, comment="") for line in table.lines], unread
+            )
         return cmake_tree.draft(tree, table, BASE)
 
     def probes(self, recipe: Recipe) -> list[Probe]:

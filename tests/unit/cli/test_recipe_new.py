@@ -266,7 +266,8 @@ def test_a_tree_that_no_family_knows(new: Run, tmp_path: Path) -> None:
     other.commit("one", LICENSE=MIT, **{"CMakeLists.txt": "x\n"})
     said = new(url=other.url, status=3)
     assert "no family recognises main" in said
-    assert "artifact: files that cmake makes" in said
+    line = "CMakeLists.txt; CUDA: none; servers: none; lacks: an option for CUDA"
+    assert line in said
     assert "docs/recipes.md" in said
     empty = Upstream(tmp_path / "empty")
     said = new(url=empty.url, status=5)
