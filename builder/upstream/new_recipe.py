@@ -296,7 +296,7 @@ def write(new: NewRecipe, root: Path) -> Iterator[Path]:
         return
     plan = Resolver(families.load_catalog(root), "amd64", "mmdebstrap").resolve(name, "linux/amd64")
     lines = [line for line in read_text(keys).splitlines() if line.split()[0] != name]
-    lines = sorted([*lines, f"{name:34}{plan.key}"], key=str.split)
+    lines = sorted([*lines, f"{name:33} {plan.key}"], key=str.split)
     for file, written in {
         golden / f"{name}.Dockerfile": plan.text,
         keys: "".join(f"{line}\n" for line in lines),

@@ -1,7 +1,7 @@
-# stable-diffusion-cpp-master-827-97d2990: ggml family. Rendered by builder.
+# stable-diffusion-cpp-97d2990: ggml family. Rendered by builder.
 FROM --platform=linux/amd64 base-devel AS entrypoint
 RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "HEALTHCHECK=/layer/usr/local/bin/healthcheck", "CROSS="]
-RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe stable-diffusion-cpp-master-827-97d2990", "code sm_120a", "cpu sse4.2", "cpu avx", "cpu f16c", "cpu fma", "cpu bmi2", "cpu avx2", "cuda 13.0", "driver 580"]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe stable-diffusion-cpp-97d2990", "code sm_120a", "cpu sse4.2", "cpu avx", "cpu f16c", "cpu fma", "cpu bmi2", "cpu avx2", "cuda 13.0", "driver 580"]
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/layer"]
 
 FROM --platform=linux/amd64 base-devel AS build
