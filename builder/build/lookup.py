@@ -100,17 +100,23 @@ def _numbers_test(
     texts.chmod(0o755)
     if not kernel_test.libraries(contents):
         return NumbersTest(texts, "the image has no libggml-base.so to call from outside")
-    folder, theirs = cache / FOLDER, plan.recipe.ggml and plan.recipe.ggml.tests
+    folder, theirs, tree = cache / FOLDER, plan.recipe.ggml and plan.recipe.ggml.tests, plan
     if theirs:
-        plan = replace(plan, source=GitCommit(theirs.git, theirs.commit), patches=())
-    binary = folder / f"{plan.key[:12]}-{kernel_test.program_key()}"
+        tree = replace(plan, source=GitCommit(theirs.git, theirs.commit), patches=())
+    binary = folder / f"{tree.key[:12]}-{kernel_test.program_key()}"
     with named_lock(cache, f"numbers-{plan.key[:12]}"):
         if not binary.exists():
             servers = settings.debian_servers
             options = gather.GatherOptions(cache, session.log, devel, session.offline, servers)
-            tests = kernel_test.in_tree(gather.source_of(plan, options, work)[0])
+            tests = kernel_test.in_tree(gather.source_of(tree, options, work)[0])
             if tests is None:
-                return NumbersTest(texts, f"the source tree has no {kernel_test.SOURCE}")
+                why = "; [ggml.tests] may name a ggml that has it" * (plan.recipe.ggml is not None)
+                return NumbersTest(texts, f"the source tree has no {kernel_test.SOURCE}{why}")
+            if theirs:
+                (own := work / "own").mkdir()
+                wrong = kernel_test.other_headers(tests, gather.source_of(plan, options, own)[0])
+                if wrong:
+                    return NumbersTest(texts, f"[ggml.tests] is of another ggml: {wrong} differs")
             session.log(f"compiling {kernel_test.PROGRAM} of the source tree of {plan.title}")
             made = kernel_test.compiled(tests, image.reference, contents, devel, work)
             with atomic_write(binary) as waiting:
