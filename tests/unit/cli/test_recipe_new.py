@@ -279,6 +279,25 @@ def test_a_tree_that_no_family_knows(new: Run, tmp_path: Path) -> None:
         assert new(url=url, status=status)
 
 
+def test_a_tree_with_ggml_inside(new: Run, tmp_path: Path, catalog: Path) -> None:
+    """What is left to a person is the request, and the warning of `recipe check` says so."""
+    tree = Upstream(tmp_path / "hears.cpp")
+    files = {
+        "CMakeLists.txt": "add_subdirectory(ggml)\n",
+        "ggml/CMakeLists.txt": 'option(GGML_CUDA "x" OFF)\n',
+        "ggml/src/ggml-cuda/CMakeLists.txt": "",
+        "server/CMakeLists.txt": "add_executable(hears-server server.cpp)\n",
+        "server/server.cpp": '"--host" "--port" "/health"\n',
+    }
+    tree.commit("one", LICENSE=MIT, **files)
+    new(url=tree.url)
+    written = only(catalog)
+    assert (written["family"], written["cmake"]) == ("ggml", [{"targets": ["hears-server"]}])
+    assert written["image"]["entrypoint"][0] == "/opt/engine/bin/hears-server"
+    assert (written["image"]["port"], written["image"]["health"]) == (8080, "health")
+    assert "-DGGML_CUDA=ON" in rendered(catalog, next(iter(recipes(catalog)))[: -len(".toml")]).text
+
+
 def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:
     """Its definitions and settings; what the tree shows stays what the tree shows."""
     (catalog / "recipes" / "other-1.0.toml").write_text(
