@@ -100,17 +100,12 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     texts = defaultdict(str)
     for path, text in tree.texts([*lists, *NUMBER, GGML, CUDA, *code]).items():
         texts[path] = (COMMENT if path in code else NOT_CMAKE).sub("", text)
-    made = {
-        folder: "\n".join(texts[path] for path, place in lists.items() if place == folder)
-        for folder in ("tools", "examples")
-    }
-    if not re.search(TARGET.format(SERVER), made["tools"]):
-        made["tools"] += made["examples"]
-    targets = [
-        name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made["tools"])
-    ]
+    made = "\n".join(texts[path] for path, folder in lists.items() if folder == "tools")
+    in_examples = re.search(TARGET.format(SERVER), made) is None
+    if in_examples:
+        made = "\n".join(texts[path] for path in lists)
+    targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
     _require_buildable(targets, texts)
-    in_examples = bool(re.search(TARGET.format(SERVER), made["examples"]))
     probes: list[DraftTable] = []
     for option, values in (
         ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
@@ -148,21 +143,14 @@ def _llama(tree: ReadableTree, texts: Mapping[str, str], *, in_examples: bool) -
 
 
 def _cmake(targets: list[str], texts: Mapping[str, str], *, in_examples: bool) -> list[DraftTable]:
-    lines, overrides = [Line("targets", targets)], []
-    define: dict[str, Any] = {}
+    lines, overrides, define = [Line("targets", targets)], [], dict[str, Any]()
     if re.search(r"(?i)\boption\s*\(\s*GGML_NCCL\b", texts[GGML]):
         define["GGML_NCCL"] = False  # the old name of GGML_CUDA_NCCL
-    of_programs, of_libraries = (
-        f"CMAKE_{kind}_OUTPUT_DIRECTORY" for kind in ("RUNTIME", "LIBRARY")
-    )
-    if of_programs in texts["CMakeLists.txt"] and of_libraries not in texts["CMakeLists.txt"]:
-        define[of_libraries] = "/build/1/bin"  # beside the programs
+    places = re.findall(r"CMAKE_(RUNTIME|LIBRARY)_OUTPUT_DIRECTORY", texts["CMakeLists.txt"])
+    if {*places} == {"RUNTIME"}:
+        define["CMAKE_LIBRARY_OUTPUT_DIRECTORY"] = "/build/1/bin"  # beside the programs
     if in_examples:
-        override = {
-            "name": "LLAMA_BUILD_EXAMPLES",
-            "value": True,
-            "why": f"{SERVER} is in examples/",
-        }
+        override = {"name": "LLAMA_BUILD_EXAMPLES", "value": True, "why": f"{SERVER} is there"}
         overrides = [DraftTable("[[cmake.override]]", lines_of(override))]
     lines += [Line("define", define)] if define else []
     return [DraftTable("[[cmake]]", lines), *overrides]

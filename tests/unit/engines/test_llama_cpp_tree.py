@@ -238,13 +238,18 @@ def test_a_server_in_examples_is_built_with_an_override() -> None:
     assert {line.key: line.value for line in override.lines} == {
         "name": "LLAMA_BUILD_EXAMPLES",
         "value": True,
-        "why": "llama-server is in examples/",
+        "why": "llama-server is there",
     }
     assert {line.key: line.value for line in call.lines} == {
         "targets": ["llama-server", "llama-cli", "llama-bench"],
         "define": {"GGML_NCCL": False, "CMAKE_LIBRARY_OUTPUT_DIRECTORY": "/build/1/bin"},
     }
     assert values(found, "llama") == {"build_number": 7, "git": True}
+
+
+def test_a_second_server_in_examples_changes_nothing() -> None:
+    found = read({"examples/server/CMakeLists.txt": "set(TARGET llama-server)"})
+    assert [table.name for table in found.tables["cmake"]] == ["[[cmake]]"]
 
 
 def test_a_tree_without_a_server_is_refused() -> None:
