@@ -39,6 +39,7 @@ from builder.docker.containers import blobs_of
 from builder.engines.families import complete
 from builder.engines.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, LABEL_RECIPE, REVISION
 from builder.image.contents import Contents, ReadOptions, read_contents
+from builder.plan.inputs import GitCommit
 from builder.plan.plan import Plan
 from builder.presets import cards, is_preset
 from builder.presets import catalog as preset_files
@@ -99,15 +100,23 @@ def _numbers_test(
     texts.chmod(0o755)
     if not kernel_test.libraries(contents):
         return NumbersTest(texts, "the image has no libggml-base.so to call from outside")
-    folder = cache / FOLDER
-    binary = folder / f"{plan.key[:12]}-{kernel_test.program_key()}"
+    folder, theirs, tree = cache / FOLDER, plan.recipe.ggml and plan.recipe.ggml.tests, plan
+    if theirs:
+        tree = replace(plan, source=GitCommit(theirs.git, theirs.commit), patches=())
+    binary = folder / f"{tree.key[:12]}-{kernel_test.program_key()}"
     with named_lock(cache, f"numbers-{plan.key[:12]}"):
         if not binary.exists():
             servers = settings.debian_servers
             options = gather.GatherOptions(cache, session.log, devel, session.offline, servers)
-            tests = kernel_test.in_tree(gather.source_of(plan, options, work)[0])
+            tests = kernel_test.in_tree(gather.source_of(tree, options, work)[0])
             if tests is None:
-                return NumbersTest(texts, f"the source tree has no {kernel_test.SOURCE}")
+                why = "; [ggml.tests] may name a ggml that has it" * (plan.recipe.ggml is not None)
+                return NumbersTest(texts, f"the source tree has no {kernel_test.SOURCE}{why}")
+            if theirs:
+                (own := work / "own").mkdir()
+                wrong = kernel_test.other_headers(tests, gather.source_of(plan, options, own)[0])
+                if wrong:
+                    return NumbersTest(texts, f"[ggml.tests] is of another ggml: {wrong} differs")
             session.log(f"compiling {kernel_test.PROGRAM} of the source tree of {plan.title}")
             made = kernel_test.compiled(tests, image.reference, contents, devel, work)
             with atomic_write(binary) as waiting:
@@ -119,7 +128,8 @@ def _numbers_test(
 
 def contract_of(plan: Plan) -> str:
     """sha256 (hex) over the checks that an image must pass: its recipe's, and its presets'."""
-    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
+    parts = {"probe", "patch", "cuda", "ggml", "image", "serve", "budget", "accept", "start"}
+    parts.add("artifact")
     # The recipe is for one platform: its code and its probes have been chosen.
     chosen: dict[str, Any] = {
         "cuda": {"arm64"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -105,13 +105,20 @@ class DeviceTrial:
     def checks(self) -> Iterator[Check]:
         """All checks, from the server's start to its end."""
         where = f" on the simulated {self.card.name}"
+        if self.serve.refuses is not None:
+            yield from serves.refuses(self.server, self.serve.seconds, "device")
+            report = self.simulation.settled()
+            yield from _refusals(report, named(report)) if report else ()
+            return
         yield (started := serves.starts(self.server, self.serve.seconds, where, "device"))
         if not started.passed:
             report = self.simulation.report()
             yield from _refusals(report, named(report)) if report else ()
             return
-        stated = self._stated()
-        yield check_loaded(stated) if stated else serves.placed(self.server, "device")
+        if (stated := self._stated()) is not None:
+            yield check_loaded(stated)
+        elif self.server.api_flavor.generates:
+            yield serves.placed(self.server, "device")
         log = self.server.container.log()  # requests follow, which fill it
         for request in self._requests():
             yield (check := serves.answered(self.server, request, "device"))
@@ -142,6 +149,10 @@ class DeviceTrial:
             first = partial(serves.completes, server, seconds=seconds)
             yield "answers first", f"within {self.serve.seconds} s", first
             yield from serves.requests_of(server)
+        elif not server.api_flavor.generates:
+            yield serves.request_of(server)
+            yield "memory over requests", "equal requests take no more", self._leak
+            return
         else:
             text = f"{serves.TOKENS} tokens of text"
             yield "completes text", text, partial(serves.completes, server)
@@ -151,11 +162,14 @@ class DeviceTrial:
         yield "memory over prompts", prompt, self._growth
 
     def _leak(self) -> str:
-        serves.completes(self.server)
+        ask: Callable[[], str] = partial(serves.completes, self.server)
+        if not self.server.api_flavor.generates:
+            _, _, ask = serves.request_of(self.server)
+        ask()
         reports = [_required(self.simulation.settled())]
         for _ in range(ROUNDS):
             for _ in range(REQUESTS):
-                serves.completes(self.server)
+                ask()
             reports.append(_required(self.simulation.settled()))
         growth = min(after.live - before.live for before, after in pairwise(reports))
         if growth <= 0:
@@ -332,10 +346,10 @@ def _checks(context: Context) -> Iterator[Check]:
     folder, card, image = context.folder, context.card, context.simulated
     work = shared_folder(context.work / "device")
     if folder is None:
-        model, tokens = work / f"{serves.MODEL_NAME}.gguf", CONTEXT
-        serves.write_model(model)
-        with model.open("rb") as stream:
-            header = gguf.read(stream)
+        model, tokens, header = serves.test_model(image.serve, work), CONTEXT, None
+        if model is not None and image.serve.model == "llama":
+            with model.open("rb") as stream:
+                header = gguf.read(stream)
     else:
         model, tokens, header = work / FOLDER_NAME, FOLDER_CONTEXT, None
         write_model_folder(model)

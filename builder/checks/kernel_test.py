@@ -261,6 +261,20 @@ def repeatable(source: str) -> str:
     return f'#include "random.h"\n{source}'
 
 
+def other_headers(tests: Path, source: Path) -> str:
+    """A header of the ggml beside ``tests`` that a source tree has otherwise, or not; or empty."""
+    theirs, own = _headers(tests), source / "ggml" / "include"
+    return next(
+        (
+            file.name
+            for file in sorted(theirs.glob("*.h"))
+            if not (own / file.name).is_file()
+            or (own / file.name).read_bytes() != file.read_bytes()
+        ),
+        "",
+    )
+
+
 def _headers(tests: Path) -> Path:
     for folder in (tests.parent / "ggml" / "include", tests.parent / "include"):
         if (folder / "ggml.h").is_file():

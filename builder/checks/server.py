@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import re
+import struct
 import time
+import wave
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +28,8 @@ from builder.core.names import parts_of
 from builder.core.web import REFUSED, Opened, WebError, cause
 from builder.docker.containers import Container, proxy, started
 from builder.engines import layout
-from builder.engines.servers import API_FLAVORS, ApiFlavor, filled
-from builder.recipes.probes import Serve
+from builder.engines.servers import API_FLAVORS, ApiFlavor, filled, flavor_of
+from builder.recipes.probes import TONE, Request, Serve
 
 # The answers of engines' servers: OpenAI's API, with the additions of llama.cpp and others.
 #
@@ -264,6 +267,18 @@ class ServerClient:
         """The JSON of an answer; raises ``UnansweredError``."""
         return _parsed(self._content("POST", path, body, seconds), model, path)
 
+    def ask(self, request: Request) -> str:
+        """The text of the right answer to a recipe's request; raises ``UnansweredError``."""
+        path, data, kind = f"/{request.path}", (request.body or "").encode(), "application/json"
+        if request.form:
+            data, kind = _form(request.form), f"multipart/form-data; boundary={BOUNDARY}"
+        method, headers = "POST" if data else "GET", {"Content-Type": kind} if data else {}
+        with self._sent(method, path, data, headers, request.seconds) as opened:
+            text = opened.read(MOST_BYTES).decode(errors="replace")
+        if lacking := [each for each in request.contains if each not in text]:
+            raise UnansweredError(f"{path}: no {lacking[0]!r} in the answer {text[:SHOWN]!r}")
+        return text
+
     def stream(self, path: str, body: Mapping[str, Any], seconds: float) -> StreamedAnswer:
         """Server-sent events up to their end; raises ``UnansweredError``."""
         started = time.monotonic()
@@ -309,15 +324,27 @@ class ServerClient:
         more: Mapping[str, str] = {},
     ) -> Iterator[Opened]:
         """A response with the status 200, or with whatever status; ``more`` are headers."""
-        headers, data = {**self._headers, **more}, b""
-        if body is not None:
-            headers = headers | {"Content-Type": "application/json"}
-            data = json.dumps(body).encode()
+        data = b"" if body is None else json.dumps(body).encode()
+        headers = {**more, **({"Content-Type": "application/json"} if data else {})}
+        with self._sent(method, path, data, headers, seconds, whatever=whatever) as opened:
+            yield opened
+
+    @contextmanager
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        data: bytes,
+        headers: Mapping[str, str],
+        seconds: float,
+        *,
+        whatever: bool = False,
+    ) -> Iterator[Opened]:
         try:
             with self._web.open(
                 method,
                 self.url + path,
-                headers=headers,
+                headers={**self._headers, **headers},
                 data=data or None,
                 read_timeout=seconds,
                 total_timeout=seconds,
@@ -331,6 +358,31 @@ class ServerClient:
             if why == REFUSED:
                 why = f"nothing listens at {self.url}: {why}"
             raise UnansweredError(f"{method} {path}: {why}") from error
+
+
+BOUNDARY = "bd0c9f2e64a74b6e"
+
+
+def _form(fields: Mapping[str, str]) -> bytes:
+    """A form as RFC 7578 has it: texts, and files that are made."""
+    made = bytearray()
+    for name, value in fields.items():
+        file, content = (f'; filename="{TONE[1:]}"', tone()) if value == TONE else ("", b"")
+        head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'
+        made += head.encode() + (content or value.encode()) + b"\r\n"
+    return bytes(made) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def tone() -> bytes:
+    """A second of a tone of 440 Hz as a WAV file: 16 kHz, mono, 16 bits."""
+    rate, file = 16_000, io.BytesIO()
+    samples = (round(8000 * math.sin(2 * math.pi * 440 * at / rate)) for at in range(rate))
+    with wave.open(file, "wb") as stream:
+        stream.setnchannels(1)
+        stream.setsampwidth(2)
+        stream.setframerate(rate)
+        stream.writeframes(struct.pack(f"<{rate}h", *samples))
+    return file.getvalue()
 
 
 def _lines(blocks: Iterator[bytes], path: str) -> Iterator[bytes]:
@@ -434,10 +486,10 @@ class ServeSpec:
     """The model that a server serves, and how it is started.
 
     ``model``, ``draft`` and ``projector`` are files of the host, mounted read-only; a ``model`` may
-    be a folder.
+    be a folder, or None for a server that is started without one.
     """
 
-    model: Path
+    model: Path | None
     context: int
     draft: Path | None = None
     extra: Sequence[str] = ()
@@ -538,8 +590,12 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     """
     command = arguments(serve, spec)
     mounts = spec.simulator or Mounts()
-    volumes = mounts_of("/model", spec.model)
-    for folder, file in (("/draft", spec.draft), ("/projector", spec.projector)):
+    volumes: dict[str, Path] = {}
+    for folder, file in (
+        ("/model", spec.model),
+        ("/draft", spec.draft),
+        ("/projector", spec.projector),
+    ):
         volumes |= mounts_of(folder, file) if file else {}
     on_cpu = spec.gpus is None and spec.simulator is None
     running = started(
@@ -555,13 +611,14 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
         gpus=spec.gpus,
     )
     with running as container, proxy(container, port) as url:
-        yield Server(container, ServerClient(url), API_FLAVORS[serve.api_flavor])
+        yield Server(container, ServerClient(url), flavor_of(serve))
 
 
 def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
     """The arguments after the entrypoint."""
     own = {"draft": f"/draft/{spec.draft.name}"} if spec.draft is not None else {}
-    values = {"model": f"/model/{spec.model.name}", "context": str(spec.context), **own}
+    model = {"model": f"/model/{spec.model.name}"} if spec.model is not None else {}
+    values = {**model, "context": str(spec.context), **own}
     words = filled(arguments_of(serve, spec), values)
     option = API_FLAVORS[serve.api_flavor].projector
     if spec.projector is not None and option is not None:

@@ -56,6 +56,71 @@ def write_model(path: Path) -> None:
     made_models.write_tiny(MODEL, path)
 
 
+# The test model in whisper.cpp's own format: src/whisper.cpp, ``whisper_model_load``.
+#
+# The sizes of its vocabulary and of its contexts are fixed, as are four layers (MODEL_TINY).  Text
+# tokens are one word, and the rows of all other tokens are zeros: any sound becomes that word.
+
+WHISPER_WORD = " hello"
+WHISPER_TOKENS, WHISPER_TEXTS = 51_864, 50_256  # tokens in all, and those of texts
+WHISPER_WIDTH, WHISPER_LAYERS, WHISPER_AUDIO, WHISPER_TEXT, MELS, FREQUENCIES = (
+    *(64, 4, 1500, 448),
+    *(80, 201),
+)
+
+
+def write_whisper_model(path: Path, seed: int = 1) -> None:
+    """Write the model, seven megabytes; the same seed gives the same bytes."""
+    import numpy as np
+
+    generator, word = np.random.default_rng(seed), WHISPER_WORD.encode()
+    sizes = (WHISPER_WIDTH, 1, WHISPER_LAYERS)
+    numbers = (WHISPER_TOKENS, WHISPER_AUDIO, *sizes, WHISPER_TEXT, *sizes, MELS, 1)
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<4s11i", b"lmgg", *numbers))
+        filters = generator.random((MELS, FREQUENCIES), dtype=np.float32) / FREQUENCIES
+        stream.write(struct.pack("<2i", MELS, FREQUENCIES) + filters.tobytes())
+        stream.write(struct.pack("<i", WHISPER_TEXTS))
+        stream.write(struct.pack("<i", 1) + b" ")  # a text never begins with this token
+        stream.write((struct.pack("<i", len(word)) + word) * (WHISPER_TEXTS - 1))
+        for name, shape in _whisper_shapes().items():
+            values = (generator.standard_normal(shape) * 0.1).astype(np.float32)
+            if name.startswith("decoder.token"):
+                values[WHISPER_TEXTS:] = 0
+            half = len(shape) > 1 and name.endswith(".weight")
+            head = (len(shape), len(name), int(half), *reversed(shape))
+            stream.write(struct.pack(f"<{len(head)}i", *head) + name.encode())
+            stream.write(values.astype(np.float16 if half else np.float32).tobytes())
+    path.chmod(0o644)  # the image's own user reads it
+
+
+def _whisper_shapes() -> dict[str, tuple[int, ...]]:
+    """The tensors by name, with the slowest dimension first."""
+    width = WHISPER_WIDTH
+    found: dict[str, tuple[int, ...]] = {
+        "encoder.positional_embedding": (WHISPER_AUDIO, width),
+        "encoder.conv1.weight": (width, MELS, 3),
+        "encoder.conv1.bias": (width, 1),
+        "encoder.conv2.weight": (width, width, 3),
+        "encoder.conv2.bias": (width, 1),
+        "decoder.positional_embedding": (WHISPER_TEXT, width),
+        "decoder.token_embedding.weight": (WHISPER_TOKENS, width),
+    }
+    norms = ["encoder.ln_post", "decoder.ln"]
+    for part, kinds in (("encoder", ["attn"]), ("decoder", ["attn", "cross_attn"])):
+        for block in (f"{part}.blocks.{number}" for number in range(WHISPER_LAYERS)):
+            norms += [f"{block}.mlp_ln", *(f"{block}.{kind}_ln" for kind in kinds)]
+            for kind in (f"{block}.{kind}" for kind in kinds):
+                for name in ("query", "key", "value", "out"):
+                    found[f"{kind}.{name}.weight"] = (width, width)
+                    found |= {f"{kind}.{name}.bias": (width,)} if name != "key" else {}
+            found[f"{block}.mlp.0.weight"] = (4 * width, width)
+            found[f"{block}.mlp.0.bias"] = (4 * width,)
+            found[f"{block}.mlp.2.weight"] = (width, 4 * width)
+            found[f"{block}.mlp.2.bias"] = (width,)
+    return found | {f"{norm}.{name}": (width,) for norm in norms for name in ("weight", "bias")}
+
+
 # The test model of engines that load folders of the Hugging Face Hub: ``folder/``.
 #
 # Two layers of Qwen3: grouped attention, norms of queries and keys, gated units, positions by
@@ -145,8 +210,10 @@ def check(context: Context) -> Iterator[Check]:
     serve, image = context.recipe.serve, context.recipe.image
     if serve is None or image.port is None:
         return
-    model = context.work / f"{MODEL_NAME}.gguf"
-    write_model(model)
+    if serve.refuses is not None:
+        yield Check.skipped("serves", "answers", "a right answer", UNKNOWN)
+        return
+    model = test_model(serve, context.work)
     try:
         spec = ServeSpec(model, CONTEXT, driver_stub=context.stub)
         with launched(context.subject.reference, serve, image.port, spec) as server:
@@ -169,6 +236,36 @@ def check(context: Context) -> Iterator[Check]:
         yield Check.untried("serves", "a server in a container", "starts", error)
 
 
+UNKNOWN = (
+    "not asked: no small model can be made for it. Its answers, its end on SIGTERM and the memory "
+    "that it takes are not known"
+)
+
+
+def test_model(serve: Serve, folder: Path) -> Path | None:
+    """Make the tiny model that a server loads, in a folder; None: it is started without one."""
+    if serve.refuses is not None:
+        return None
+    if serve.model == "whisper":
+        write_whisper_model(model := folder / f"{MODEL_NAME}.bin")
+    else:
+        write_model(model := folder / f"{MODEL_NAME}.gguf")
+    return model
+
+
+def refuses(server: Server, seconds: float, kind: str) -> Iterator[Check]:
+    """Whether a server that has no model reaches a card, says so and ends."""
+    text = server.api_flavor.refuses or ""
+    found, passed = f"it still runs after {seconds:.0f} s", False
+    try:
+        server.require_running(seconds)
+    except NotServingError as error:
+        passed = text in server.container.log()
+        found = "it does" if passed else str(error)
+    yield Check.of(kind, "starts without a model", f"ends with the words {text!r}", found, passed)
+    yield Check.skipped(kind, "answers", "a right answer", UNKNOWN)
+
+
 def starts(
     server: Server, seconds: float, where: str = "", kind: str = "serves", of: str = ""
 ) -> Check:
@@ -182,7 +279,10 @@ def starts(
 
 
 def requests_of(server: Server) -> Iterator[Request]:
-    """All requests to a server that generates text."""
+    """All requests to a server."""
+    if not server.api_flavor.generates:
+        yield request_of(server)
+        return
     yield "lists its model", "one model", partial(_models, server)
     yield "completes text", f"{TOKENS} tokens of text", partial(completes, server)
     yield "streams", "the same text in pieces, to the end", partial(_streams, server)
@@ -191,6 +291,18 @@ def requests_of(server: Server) -> Iterator[Request]:
         yield "tokenizes and back", expected, partial(_tokenizes, server, tokenizer)
     yield "answers a chat", "text of the assistant", partial(_chats, server)
     yield "answers two at once", "both in full", partial(answers_two, server)
+
+
+def request_of(server: Server) -> Request:
+    """The request that its recipe names, as a check."""
+    asked = server.api_flavor.request
+    if asked is None:
+        raise ValueError("its recipe names no request")
+
+    def ask() -> str:
+        return repr(server.client.ask(asked)[:SHOWN].strip())
+
+    return f"answers /{asked.path}", f"contains {listed(asked.contains, NAMED, ', ')}", ask
 
 
 def answered(server: Server, request: Request, kind: str = "serves") -> Check:
@@ -346,8 +458,7 @@ def check_gpu(context: Context) -> Iterator[Check]:
         return
     model, size = gpu_test.model, REAL_CONTEXT
     if model is None:
-        model, size = context.work / f"{MODEL_NAME}.gguf", CONTEXT
-        write_model(model)
+        model, size = test_model(recipe.serve, context.work), CONTEXT
     spec = ServeSpec(model, size, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
         with launched(context.subject.reference, recipe.serve, recipe.image.port, spec) as server:
@@ -376,8 +487,13 @@ def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, oldest: str | None) -> I
 def on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
     """The start, the model's place, and the speed."""
     patience = serve.seconds if gpu_test.model is None else LOADING
+    if serve.refuses is not None:
+        yield from refuses(server, patience, "gpu")
+        return
     yield (started := starts(server, patience, kind="gpu"))
-    if started.passed:
+    if started.passed and not server.api_flavor.generates:
+        yield answered(server, request_of(server), "gpu")
+    elif started.passed:
         yield placed(server)
         yield from collapse(server, gpu_test.settings)
 

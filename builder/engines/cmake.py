@@ -1,5 +1,5 @@
 """cmake: the definitions that every CUDA engine needs, a check that none is lost, and the families
-``cmake`` (any tree with CMakeLists.txt and install rules) and ``artifact``.
+``cmake`` (any tree with CMakeLists.txt) and ``artifact``.
 """
 
 from __future__ import annotations
@@ -193,6 +193,24 @@ def contradictions(recipe: Recipe) -> Iterator[Finding]:
             yield path, "chooses the GPU code, which follows from arch in [cuda]"
 
 
+def together(number: int) -> Definitions:
+    """The definitions by which a call builds programs and libraries in one directory, which may
+    then be moved."""
+    folder = f"/build/{number}/bin"
+    return {
+        "CMAKE_RUNTIME_OUTPUT_DIRECTORY": folder,
+        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": folder,
+        "CMAKE_BUILD_WITH_INSTALL_RPATH": True,
+        "CMAKE_INSTALL_RPATH": "$ORIGIN",
+    }
+
+
+def collect(platforms: Platforms, number: int, call: Cmake) -> Command:
+    """The command that installs the targets of a call, and the libraries that were built there."""
+    command = ["python3", "/inside/collect.py", "--strip", f"{platforms.triplet}-strip"]
+    return [*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]
+
+
 def merged(layers: Sequence[DefinitionLayer]) -> Definitions:
     """One set of definitions; later layers win."""
     return {name: value for layer in layers for name, value in layer.definitions.items()}
@@ -212,6 +230,8 @@ class CmakeFamily(EngineFamily):
     """The definitions that its probes and checks rely on, by the reason: no recipe changes them."""
     must_use: Collection[str] = ()
     """Its definitions that a tree must use, where they are set."""
+    installs: Collection[str] = ()
+    """The values of ``install`` in [[cmake]] that a recipe may name."""
 
     def machine_code(self, recipe: Recipe) -> Sequence[str]:
         """As cmake makes it: 120 becomes machine code and PTX, "sm_120" and "compute_120"."""
@@ -230,6 +250,8 @@ class CmakeFamily(EngineFamily):
         self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
     ) -> Sequence[Command]:
         """Commands that install the targets of cmake call NUMBER."""
+        if call.install == "targets":
+            return [collect(platforms, number, call)]
         return [["cmake", "--install", f"/build/{number}", "--prefix", LAYOUT.engine, "--strip"]]
 
     def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[DefinitionLayer]]:
@@ -239,8 +261,11 @@ class CmakeFamily(EngineFamily):
         if not recipe.cmake and recipe.python is not None:  # its backend calls cmake once
             return [[*common, DefinitionLayer("recipe", recipe.python.define)]]
         found = []
-        for call in recipe.cmake:
-            layers = [*common, DefinitionLayer("recipe", call.define)]
+        for number, call in enumerate(recipe.cmake, 1):
+            layers = [*common]
+            if call.install == "targets":
+                layers.append(DefinitionLayer("install of the targets", together(number)))
+            layers.append(DefinitionLayer("recipe", call.define))
             for each in call.override:
                 origin = f"recipe, over the family's: {each.why}"
                 layers.append(DefinitionLayer(origin, {each.name: each.value}))
@@ -282,19 +307,8 @@ class CmakeFamily(EngineFamily):
     def check(self, recipe: Recipe) -> Iterator[Finding]:
         yield from super().check(recipe)
         for index, call in enumerate(recipe.cmake):
-            if call.place is not None and not self.takes("layout"):
-                message = f"the family {self.name} chooses its own directories"
-                yield ("cmake", index, "place"), message
-            for name in call.define:
-                if name in self.fixed:
-                    message = "is set by the family for every tree: use override, with a reason"
-                    yield ("cmake", index, "define", name), message
-            for place, each in enumerate(call.override):
-                at = ("cmake", index, "override", place)
-                if each.name not in self.fixed:
-                    yield (*at, "name"), "the family does not set it for every tree: use define"
-                elif same(each.value, self.fixed[each.name]):
-                    yield (*at, "value"), "the family sets this value"
+            for key, message in self._of_call(call):
+                yield ("cmake", index, *key), message
         needed = {
             name: (value, why) for why, of in self.relied.items() for name, value in of.items()
         }
@@ -304,16 +318,49 @@ class CmakeFamily(EngineFamily):
                 yield path, f"{name} must be {wanted}: {needed[name][1]}"
         yield from contradictions(recipe)
 
+    def _of_call(self, call: Cmake) -> Iterator[Finding]:
+        """The findings of one call, with keys below its own."""
+        if call.place is not None and not self.takes("layout"):
+            yield ("place",), f"the family {self.name} chooses its own directories"
+        if wrong := self._misinstalled(call):
+            yield ("install",) if "install" in call.model_fields_set else (), wrong
+        for name in call.define:
+            if name in self.fixed:
+                message = "is set by the family for every tree: use override, with a reason"
+                yield ("define", name), message
+        for place, each in enumerate(call.override):
+            if each.name not in self.fixed:
+                message = "the family does not set it for every tree: use define"
+                yield ("override", place, "name"), message
+            elif same(each.value, self.fixed[each.name]):
+                yield ("override", place, "value"), "the family sets this value"
+
+    def _misinstalled(self, call: Cmake) -> str:
+        """What is wrong with the way in which a call is installed; empty: nothing."""
+        if "install" in call.model_fields_set and call.install not in self.installs:
+            return f'the family {self.name} does not take install = "{call.install}": leave it out'
+        if not self.installs or (call.install == "targets") == bool(call.targets):
+            return ""
+        if not call.targets:
+            return "name the targets to install"
+        how = 'leave targets out, or set install = "targets"'
+        return f"the project's install rules want everything that it builds by default: {how}"
+
 
 class CmakeTree(CmakeFamily):
-    """Each call of cmake is installed by the tree's own rules."""
+    """Each call of cmake is installed by the tree's own rules, or its targets are."""
 
     name = "cmake"
-    summary = "a tree with one or more CMakeLists.txt, installed with cmake --install"
+    summary = "a tree with one or more CMakeLists.txt, by its install rules or by targets"
     template = "cmake.Dockerfile.j2"
     scripts = ("jobs", "reproducible", "used")
     required_tables = {"cmake": "a [[cmake]] table"}
     requires_entrypoint = True
+    installs = ("rules", "targets")
+
+    def scripts_of(self, recipe: Recipe, platforms: Platforms) -> tuple[str, ...]:
+        collects = any(call.install == "targets" for call in recipe.cmake)
+        return (*self.scripts, *(["collect.py"] if collects else []))
 
 
 class Artifact(CmakeFamily):

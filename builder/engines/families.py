@@ -25,7 +25,7 @@ from builder.engines.family import (
     running,
 )
 from builder.engines.layout import LAYOUT
-from builder.engines.llama_cpp import GgmlPython, LlamaCpp, PythonSdist
+from builder.engines.llama_cpp import Ggml, GgmlPython, LlamaCpp, PythonSdist
 from builder.engines.overlay import Lmdeploy, Sglang, TabbyApi, Vllm
 from builder.recipes import catalog
 from builder.recipes.catalog import Catalog, CatalogFile
@@ -192,6 +192,7 @@ ENGINES: dict[str, EngineFamily] = {
         Artifact(),
         CmakeTree(),
         LlamaCpp(),
+        Ggml(),
         GgmlPython(),
         PythonSdist(),
         TabbyApi(),

@@ -139,7 +139,9 @@ PROBE = (
     'a [[probe]] of the finished image: run = ["PROGRAM", "--version"], '
     'contains = ["VERSION"], or see docs/recipes.md, Probes'
 )
-ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--(server-)?(host|port)|--server-name")
+ADDRESS = re.compile(
+    "(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--((server|listen)-)?(host|ip|port)|--server-name"
+)
 """Variables and options of a server's address."""
 
 
@@ -213,6 +215,7 @@ class EngineFamily(Family[Recipe]):
     all_tables = {
         "cmake": "[[cmake]]",
         "llama": "[llama]",
+        "ggml": "[ggml]",
         "python": "[python]",
         "overlay": "[overlay]",
         "start": "[[start]]",

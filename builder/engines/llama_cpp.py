@@ -9,19 +9,23 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platforms
 from builder.core.sizes import RELEASE
+from builder.engines import cmake_tree
 from builder.engines.cmake import (
     GGML_INSTRUCTIONS,
     CmakeFamily,
     Command,
     Definitions,
+    collect,
     definition_value,
     merged,
     truth,
@@ -39,7 +43,7 @@ from builder.engines.family import (
 )
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import KeyOption
-from builder.recipes.draft import DraftTable, Line
+from builder.recipes.draft import DraftTable, Line, lines_of
 from builder.recipes.locks import PinnedFile
 from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
 from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
@@ -50,7 +54,9 @@ from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 # written in another way, are left out.
 
 MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
-PROGRAMS = ("llama-server", "llama-cli", "llama-bench")
+SERVER = "llama-server"
+PROGRAMS = (SERVER, "llama-cli", "llama-bench")
+MADE_IN = re.compile(r"(tools|examples)/(?:[\w-]+/)?CMakeLists\.txt")
 # tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones, ik_llama.cpp.
 PAGES = (
     *("tools/server/public/index.html.gz", "tools/server/public/index.html"),
@@ -97,18 +103,18 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     """
     if not tree.paths >= MARKS:
         return None
-    lists = [
-        each for each in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", each)
-    ]
+    found = [MADE_IN.fullmatch(each) for each in sorted(tree.paths)]
+    lists = {each[0]: each[1] for each in found if each}
     code = (OPTIONS, DRAFTERS, TYPES)
     texts = defaultdict(str)
     for path, text in tree.texts([*lists, *NUMBER, GGML, CUDA, *code]).items():
         texts[path] = (COMMENT if path in code else NOT_CMAKE).sub("", text)
-    made = "\n".join(texts[path] for path in lists)
+    made = "\n".join(texts[path] for path, folder in lists.items() if folder == "tools")
+    in_examples = re.search(TARGET.format(SERVER), made) is None
+    if in_examples:
+        made = "\n".join(texts[path] for path in lists)
     targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
-    _require_buildable(tree, targets, texts)
-    llama = [*_number(tree), _page(tree)]
-    llama += [Line("cpu_variants", value=True)] if FEATURES in tree.paths else []
+    _require_buildable(targets, texts)
     probes: list[DraftTable] = _version_probe(tree.name, texts["CMakeLists.txt"])
     for option, values in (
         ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
@@ -122,8 +128,8 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
         BASE,
         {
             "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
-            "llama": [DraftTable("[llama]", llama)],
-            "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
+            "llama": [DraftTable("[llama]", _llama(tree, texts, in_examples=in_examples))],
+            "cmake": _cmake(targets, texts, in_examples=in_examples),
             "build": [DraftTable("[build]", [Line("disk", DISK)])],
             "probe": probes,
         },
@@ -146,12 +152,36 @@ def _version_probe(name: str, cmake: str) -> list[DraftTable]:
     return [DraftTable("[[probe]]", lines)]
 
 
-def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[str, str]) -> None:
+def _llama(tree: ReadableTree, texts: Mapping[str, str], *, in_examples: bool) -> list[Line]:
+    lines = _number(tree)
+    text = "\n".join(texts[path] for path in NUMBER)
+    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
+    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
+    if any("CACHE" not in setting for setting in settings) and not looks:
+        lines.append(Line("git", value=True, comment="its cmake overwrites the number by git's"))
+    if not in_examples:  # older trees always have their page
+        lines.append(_page(tree))
+    return lines + ([Line("cpu_variants", value=True)] if FEATURES in tree.paths else [])
+
+
+def _cmake(targets: list[str], texts: Mapping[str, str], *, in_examples: bool) -> list[DraftTable]:
+    lines, overrides, define = [Line("targets", targets)], [], dict[str, Any]()
+    if re.search(r"(?i)\boption\s*\(\s*GGML_NCCL\b", texts[GGML]):
+        define["GGML_NCCL"] = False  # the old name of GGML_CUDA_NCCL
+    places = re.findall(r"CMAKE_(RUNTIME|LIBRARY)_OUTPUT_DIRECTORY", texts["CMakeLists.txt"])
+    if {*places} == {"RUNTIME"}:
+        define["CMAKE_LIBRARY_OUTPUT_DIRECTORY"] = "/build/1/bin"  # beside the programs
+    if in_examples:
+        override = {"name": "LLAMA_BUILD_EXAMPLES", "value": True, "why": f"{SERVER} is there"}
+        overrides = [DraftTable("[[cmake.override]]", lines_of(override))]
+    lines += [Line("define", define)] if define else []
+    return [DraftTable("[[cmake]]", lines), *overrides]
+
+
+def _require_buildable(targets: list[str], texts: Mapping[str, str]) -> None:
     reasons = []
-    if "llama-server" not in targets:
-        does = ", examples/server does: builder does not write the override that builds examples"
-        there = "examples/server/CMakeLists.txt" in tree.paths
-        reasons.append(f"no CMakeLists.txt below tools/ makes llama-server{does if there else ''}")
+    if SERVER not in targets:
+        reasons.append(f"no CMakeLists.txt below tools/ or examples/ makes {SERVER}")
     options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", texts[GGML])
     known = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each)) or "none"
     reasons += [
@@ -159,14 +189,6 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
         for name in SWITCHES
         if name not in options
     ]
-    text = "\n".join(texts[path] for path in NUMBER)
-    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
-    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
-    if any("CACHE" not in setting for setting in settings) and not looks:
-        reasons.append(
-            "its cmake overwrites LLAMA_BUILD_NUMBER: --version would show neither the build "
-            "number nor the commit"
-        )
     if reasons:
         raise RecipeError(
             "the tree is one of llama.cpp's, but no recipe can be written for it",
@@ -187,7 +209,7 @@ def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
     else:
         values["arch"] = [re.sub(r"^(12[0-9])(?=-|$)", r"\1a", each) for each in cuda.arch]
         comment = f"not 120: the cmake of this tree makes no {values['arch'][0]} of it"
-    values = {"arch": values.pop("arch"), "vmm": values.pop("vmm", False)} | values
+    values = {"arch": values.pop("arch", cuda.arch), "vmm": values.pop("vmm", False)} | values
     return DraftTable(
         "[cuda]",
         [Line(key, value, comment if key == "arch" else "") for key, value in values.items()],
@@ -273,7 +295,6 @@ NODES: Mapping[Architecture, str] = {
 """sha256 of the wheel with Node.js and npm, which make the web page."""
 
 NO_VMM = "GGML_CUDA_NO_VMM"
-SERVER = "llama-server"
 COMMIT_DIGITS = 9
 UNKNOWN = "unknown"  # the trees' cmake/build-info.cmake, where there is no git
 PORT = 8080
@@ -334,7 +355,7 @@ COMPILED: Mapping[str, Definitions] = {
 }
 """Definitions that hold wherever ggml is compiled, by the reason; older trees have old names, such
 as LLAMA_NATIVE and GGML_NCCL."""
-RELIED: Mapping[str, Definitions] = {
+OF_LIBRARY: Mapping[str, Definitions] = {
     **COMPILED,
     "the family's probe reads libggml-cuda.so, which is a library of its own": {
         "BUILD_SHARED_LIBS": True,
@@ -346,6 +367,9 @@ RELIED: Mapping[str, Definitions] = {
         "GGML_CUDA_NCCL": False,
         "GGML_NCCL": False,
     },
+}
+RELIED: Mapping[str, Definitions] = {
+    **OF_LIBRARY,
     "the image starts llama-server": {
         "LLAMA_BUILD_COMMON": True,
         "LLAMA_BUILD_TOOLS": True,
@@ -394,7 +418,7 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
-class Ggml(CmakeFamily):
+class CompilesGgml(CmakeFamily):
     """A tree that compiles ggml for CUDA, whose programs find its libraries beside them."""
 
     scripts = ("jobs", "collect.py", "reproducible", "used")
@@ -408,16 +432,81 @@ class Ggml(CmakeFamily):
 HAMI = "HAMi vGPU hosts need GGML_CUDA_NO_VMM: this image has it."
 
 
-class LlamaCpp(Ggml):
+class Ggml(CompilesGgml):
     """One or more calls of cmake, whose programs and libraries share one directory."""
+
+    name = "ggml"
+    summary = "a tree with ggml inside, such as whisper.cpp"
+    template = "llama-cpp.Dockerfile.j2"
+    required_tables = {"cmake": "a [[cmake]] table: targets"}
+    tables: tuple[str, ...] = ("ggml",)
+    requires_entrypoint = True
+    installs: Collection[str] = ("targets",)
+    reads_trees = True
+    fixed: Definitions = {
+        name: value for name, value in ALWAYS.items() if not name.startswith("LLAMA_")
+    }
+    relied = OF_LIBRARY
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        for index, call in enumerate(recipe.cmake):
+            for name in call.define:
+                at = ("cmake", index, "define", name)
+                if name in FROM_RECIPE:
+                    yield at, FROM_RECIPE[name]
+                elif name in ONE_CPU and recipe.llama and recipe.llama.cpu_variants:
+                    yield at, "has no effect: [llama] cpu_variants is true"
+
+    def complete(self, recipe: Recipe) -> Recipe:
+        notes = [*recipe.notes, *([] if recipe.cuda.vmm else [HAMI])]
+        probes = [*self.probes(recipe), *recipe.probe]
+        return recipe.model_copy(update={"probe": probes, "notes": notes})
+
+    def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
+        text = tree.texts([CUDA]).get(CUDA)
+        unread = "ggml is a submodule, which is not read: 120a where its cmake leaves 120 as it is"
+        table = _cuda(cuda, rewrites=text is None or rewrites_120(text))
+        if text is None:
+            table = DraftTable(
+                "[cuda]", [replace(line, comment="") for line in table.lines], unread
+            )
+        return cmake_tree.draft(tree, table, BASE)
+
+    def probes(self, recipe: Recipe) -> list[Probe]:
+        """The probes of every tree of the family."""
+        called = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
+        return [
+            LibraryProbe(
+                library="libggml-cuda.so",
+                # Trees with the server in examples/ may be older than ggml's own libraries.
+                alternatives=["libggml.so"] if "LLAMA_BUILD_EXAMPLES" in called else [],
+                architectures=machine_code(recipe),
+                needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
+                needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
+            )
+        ]
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        switch = recipe.ggml.switch if recipe.ggml else None
+        return {
+            **self.fixed,
+            **cpu_definitions(platforms, variants=bool(recipe.llama and recipe.llama.cpu_variants)),
+            NO_VMM: not recipe.cuda.vmm,
+            **({switch: True} if switch else {}),
+        }
+
+
+class LlamaCpp(Ggml):
+    """A tree of llama.cpp's, which has a build number and llama-server."""
 
     name = "llama-cpp"
     summary = "llama.cpp and its forks"
-    template = "llama-cpp.Dockerfile.j2"
     required_tables = {"llama": "a [llama] table: build_number, ui"}
     tables = ("cmake",)
-    reads_trees = True
+    requires_entrypoint = False
+    installs = ()
     commit_count = ("llama", "build_number")
+    fixed = ALWAYS
     relied = RELIED
     must_use = ("GGML_BACKEND_DL", "GGML_CPU_ALL_VARIANTS")
     key = KeyOption("--api-key-file")  # common/arg.cpp; ik_llama.cpp: common/common.cpp
@@ -437,14 +526,10 @@ class LlamaCpp(Ggml):
             message = f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it"
             yield ("family",), message
         for index, call in enumerate(recipe.cmake):
-            at = ("cmake", index)
             if not call.targets:
-                yield at, "name the targets: the default build of some trees downloads"
-            for name in call.define:
-                if name in FROM_RECIPE:
-                    yield (*at, "define", name), FROM_RECIPE[name]
-                elif name in ONE_CPU and llama and llama.cpu_variants:
-                    yield (*at, "define", name), "has no effect: [llama] cpu_variants is true"
+                message = "name the targets: the default build of some trees downloads"
+                yield ("cmake", index), message
+        yield from super().rules(recipe)
 
     def complete(self, recipe: Recipe) -> Recipe:
         image = recipe.image
@@ -460,10 +545,8 @@ class LlamaCpp(Ggml):
                 **image.env,
             },
         )
-        notes = [*recipe.notes, *([] if recipe.cuda.vmm else [HAMI])]
-        probes = [*_probes(recipe), *recipe.probe]
-        update = {"probe": probes, "serve": recipe.serve or SERVE, "notes": notes}
-        return completed.model_copy(update=update)
+        completed = completed.model_copy(update={"serve": recipe.serve or SERVE})
+        return super().complete(completed)
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
         return draft(tree, cuda)
@@ -488,7 +571,7 @@ class LlamaCpp(Ggml):
         build = ["env", f"LLAMA_BUILD_NUMBER={number}", f"LLAMA_UI_VERSION=b{number}"]
         build += ["python3", "/inside/page.py", "/page-source", "/page"]
         found = super().variables(recipe, platforms)
-        return {**found, "page": self.page(recipe), "build_page": build}
+        return {**found, "page": self.page(recipe), "build_page": build, "git": _git(recipe)}
 
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
         llama = required(recipe.llama, recipe)
@@ -508,8 +591,7 @@ class LlamaCpp(Ggml):
             **ALWAYS,
             # Else --version says "0.5.0-dev": llama.cpp's docs/release.md, "Building a release".
             **({"LLAMA_BUILD_IS_DEV": False} if _is_release(recipe) else {}),
-            **cpu_definitions(platforms, variants=llama.cpu_variants),
-            NO_VMM: not recipe.cuda.vmm,
+            **super().definitions(recipe, platforms),
             "LLAMA_BUILD_NUMBER": llama.build_number or 0,
             "LLAMA_BUILD_COMMIT": _commit(recipe),
             "LLAMA_BUILD_UI": bool(llama.ui),
@@ -519,9 +601,42 @@ class LlamaCpp(Ggml):
     def install(
         self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
     ) -> list[Command]:
-        strip = f"{platforms.triplet}-strip"
-        command = ["python3", "/inside/collect.py", "--strip", strip]
-        return [[*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]]
+        return [collect(platforms, number, call)]
+
+    def probes(self, recipe: Recipe) -> list[Probe]:
+        llama, commit = required(recipe.llama, recipe), re.escape(_commit(recipe))
+        number = llama.build_number or 0
+        # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
+        name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
+        version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
+        needing = LibraryProbe(library="libggml.so", needs=["libggml-cuda.so"])
+        return [
+            *([needing] if llama.cpu_variants else []),
+            RunProbe(run=[SERVER, "--version"], matches=[version]),
+            *super().probes(recipe),
+        ]
+
+
+def _git(recipe: Recipe) -> list[str]:
+    """The lines of a script that answers git's questions about the pin, and no others."""
+    answers = {
+        "--version": "git version 2.47.3",  # find_package(Git) asks
+        "rev-parse --short HEAD": _commit(recipe),
+        "rev-list --count HEAD": required(recipe.llama, recipe).build_number,
+    }
+    source = recipe.source
+    if isinstance(source, GitSource):
+        answers["rev-parse HEAD"] = source.commit
+        if source.ref and recipe.track and recipe.track.tag:
+            answers["describe --tags"] = source.ref
+    return [
+        *("#!/bin/sh", '[ "$1" != -C ] || shift 2', 'case "$*" in'),
+        *(
+            f"'{asked}'{'*' * (asked[0] == 'd')}) echo {shlex.quote(str(said))} ;;"
+            for asked, said in answers.items()
+        ),
+        *("*) echo 'fatal: only the pin is known' >&2; exit 128 ;;", "esac"),
+    ]
 
 
 def _commit(recipe: Recipe) -> str:
@@ -529,28 +644,6 @@ def _commit(recipe: Recipe) -> str:
     source, chosen = recipe.source, required(recipe.llama, recipe).build_commit
     pin = source.commit[:COMMIT_DIGITS] if isinstance(source, GitSource) else UNKNOWN
     return chosen or pin
-
-
-def _probes(recipe: Recipe) -> list[Probe]:
-    number = required(recipe.llama, recipe).build_number or 0
-    commit = re.escape(_commit(recipe))
-    # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
-    name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
-    version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
-    overridden = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
-    needing = LibraryProbe(library="libggml.so", needs=["libggml-cuda.so"])
-    return [
-        *([needing] if required(recipe.llama, recipe).cpu_variants else []),
-        RunProbe(run=[SERVER, "--version"], matches=[version]),
-        LibraryProbe(
-            library="libggml-cuda.so",
-            # Trees with the server in examples/ may be older than ggml's libraries of their own.
-            alternatives=["libggml.so"] if "LLAMA_BUILD_EXAMPLES" in overridden else [],
-            architectures=machine_code(recipe),
-            needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
-            needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
-        ),
-    ]
 
 
 def machine_code(recipe: Recipe) -> list[str]:
@@ -606,7 +699,7 @@ def _has_ggml(recipe: Recipe) -> bool:
     return truth(required(recipe.python, recipe).define.get("GGML_CUDA", False))
 
 
-class GgmlPython(Ggml):
+class GgmlPython(CompilesGgml):
     """Programs with ggml inside, from several cmake calls, and a server in Python that starts them.
 
     The programs of each call are installed with the call's own libraries beside them, in the

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from builder.recipes.probes import Serve
+from builder.recipes.probes import Request, Serve
 
 PLACE = re.compile(r"\{(\w+)\}")
 """The placeholder of a model or a number in a recipe's arguments."""
@@ -45,6 +45,15 @@ class ApiFlavor:
     """More of each request for text."""
     projector: str | None = None
     """Option that names the file of a multimodal projector."""
+    request: Request | None = None
+    """The only request that is known; None: the pages above are there."""
+    refuses: str | None = None
+    """What its log says where it ends for want of a model; None: it is started with one."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether it generates text, by pages that are known."""
+        return self.request is None and self.refuses is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +87,16 @@ API_FLAVORS: Mapping[str, ApiFlavor] = {
     "openai": OPENAI,
     # It counts tokens only where it is asked to: endpoints/OAI/utils/completion.py.
     "tabbyapi": replace(OPENAI, asks={"stream_options": {"include_usage": True}}),
+    "none": ApiFlavor("/", None),
 }
 """By the name that a recipe's ``[serve]`` gives."""
+
+
+def flavor_of(serve: Serve) -> ApiFlavor:
+    """The API flavor of a server, with its own health page and request."""
+    flavor = API_FLAVORS[serve.api_flavor]
+    health = flavor.health if serve.health is None else f"/{serve.health}"
+    return replace(flavor, health=health, request=serve.request, refuses=serve.refuses)
 
 
 def filled(words: Iterable[str], values: Mapping[str, str]) -> list[str]:

@@ -35,7 +35,7 @@ from builder.core.log import Log
 from builder.docker import containers, gpus
 from builder.docker import engine as docker
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
-from builder.engines.servers import API_FLAVORS
+from builder.engines.servers import API_FLAVORS, flavor_of
 from builder.presets import receipts
 from builder.presets.receipts import (
     MeasuredCard,
@@ -262,8 +262,11 @@ def of_image(
 
     ``fill`` is the share of the context that is filled before the prompt, from 0 to below 1; on the
     ``cpu`` no GPU of Docker's is used.
-    Raises ``SmokeError`` if the server does not serve, ``UntriedError`` if it cannot be started.
+    Raises ``SmokeError`` if the server does not serve, ``UntriedError`` if it cannot be started or
+    generates no text.
     """
+    if not flavor_of(target.serve).generates:
+        raise UntriedError(f"{target.reference} generates no text whose speed could be measured")
     containers.remove_orphans()
     offered = not cpu and docker.engine().has_nvidia_runtime
     if not offered:

@@ -209,7 +209,12 @@ def _limits(recipe: Recipe) -> list[str]:
     )
     parts = [f"at most {most} MB {what}" for what, most in limits if most is not None]
     parts += [f"driver {recipe.cuda.driver} or newer is enough"] if recipe.cuda.driver else []
-    parts += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
+    serve = recipe.serve
+    asked = f"answers /{serve.request.path}" if serve and serve.request else "serves a model"
+    if serve and serve.refuses:
+        parts.append(f"the server without a model says {serve.refuses!r} on a simulated card")
+    elif serve:
+        parts.append(f"the server {asked} and ends on SIGTERM")
     undefined = recipe.artifact.undefined if recipe.artifact else {}
     return parts + [f"{name} may be undefined: {why}" for name, why in undefined.items()]
 

@@ -29,7 +29,7 @@ from builder.docker import buildx, gpus
 from builder.docker import engine as docker
 from builder.docker.containers import TOOLKIT
 from builder.engines import families
-from builder.engines.servers import API_FLAVORS, ApiFlavor
+from builder.engines.servers import ApiFlavor, flavor_of
 from builder.presets import cards, choose, command, servers
 from builder.presets.cards import Machine
 from builder.presets.choose import AUTO, Question, driver_on, no_image, tried
@@ -410,10 +410,10 @@ def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError
 
 def _flavor_of(run: Run) -> ApiFlavor:
     serve = families.serve_of(run.recipe)
-    if serve is None:
-        what = f"{run.recipe.name} does not say which API its server has"
-        raise UntriedError(what, hint="name it in the recipe: api_flavor in [serve]")
-    return API_FLAVORS[serve.api_flavor]
+    if serve is None or serve.refuses is not None:
+        what = f"{run.recipe.name} does not say how its server starts with a model"
+        raise UntriedError(what, hint="name it in the recipe: [serve]; or start it with docker run")
+    return flavor_of(serve)
 
 
 def _image(images: Images, *, old: bool) -> RunImage:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import json
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from builder.recipes.fields import (
     RegularExpression,
     Sha256,
     Text,
+    TreePath,
     Value,
     by_only_key,
 )
@@ -171,8 +173,44 @@ Probe = Annotated[
 ]
 
 
-ApiFlavor = Literal["llama-server", "llama-cpp-python", "hello", "openai", "tabbyapi"]
+ApiFlavor = Literal["llama-server", "llama-cpp-python", "hello", "openai", "tabbyapi", "none"]
 """HTTP interface of a server: see ``servers.api_flavor``."""
+
+
+TONE = "@tone.wav"
+"""The file in a form that the check makes."""
+
+
+class Request(Model):
+    """One request to a server, and what a right answer has in it.
+
+    It is sent with GET; with ``body`` or ``form`` with POST. The status must be 200.
+    """
+
+    path: TreePath
+    """Page, without the leading slash: "inference"."""
+    body: Text | None = None
+    """JSON that is sent."""
+    form: dict[str, Value] = {}
+    """Fields of a form (multipart/form-data). "@tone.wav" is a file that the check makes: a second
+    of a tone, 16 kHz, mono."""
+    contains: Annotated[list[Text], Field(min_length=1)]
+    """Texts that a right answer has in it."""
+    seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """Time limit for the answer."""
+
+    @model_validator(mode="after")
+    def _one_content(self) -> Request:
+        if self.body is not None and self.form:
+            raise ValueError("has either body or form")
+        if unknown := [each for each in self.form.values() if each[:1] == "@" and each != TONE]:
+            raise ValueError(f"{unknown[0]} is no file that the check makes: only {TONE}")
+        if self.body is not None:
+            try:
+                json.loads(self.body)
+            except ValueError as error:
+                raise ValueError(f"body is not JSON: {error}") from error
+        return self
 
 
 class Serve(Model):
@@ -183,7 +221,19 @@ class Serve(Model):
     """
 
     api_flavor: ApiFlavor
-    """HTTP interface of the server."""
+    """HTTP interface of the server. "none": none of those that are known; ``request`` or
+    ``refuses`` is what it is asked."""
+    health: TreePath | None = None
+    """Page that answers 200 once the server is ready; default: the API flavor's, and ``health`` of
+    [image] for "none"."""
+    request: Request | None = None
+    """For the API flavor "none": what is asked."""
+    model: Literal["llama", "whisper"] = "llama"
+    """The tiny model that the smoke test makes for ``{model}``: a GGUF of llama's architecture, or
+    one in whisper.cpp's own format."""
+    refuses: Text | None = None
+    """For the API flavor "none", where the smoke test can make no model that the server loads: the
+    server is started without one, and must end with this text in its log. It is asked nothing."""
     arguments: list[Value] = []
     """Arguments after the entrypoint."""
     gpu: list[Value] = []
@@ -200,6 +250,17 @@ class Serve(Model):
     """Memory limit in GiB, with that model."""
     no_device: Text | None = None
     """Why the smoke test does not start it on a simulated card; default: it does."""
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Serve:
+        asked = (self.request is not None) + (self.refuses is not None)
+        if asked != (self.api_flavor == "none"):
+            raise ValueError(
+                'needs either request or refuses where api_flavor is "none", and else neither'
+            )
+        if self.refuses is not None and any("{model}" in word for word in self.arguments):
+            raise ValueError("refuses is for a start without {model}")
+        return self
 
 
 class Budget(Model):

@@ -195,8 +195,11 @@ class Cmake(Model):
     source: TreePath = "."
     """Directory of the CMakeLists.txt, inside the source tree."""
     targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
-    """Targets to build; empty: all. The project's own rules install them. Default of the only call
-    of the family llama-cpp: llama-server, llama-cli, llama-bench."""
+    """Targets to build; empty: all. Default of the only call of the family llama-cpp: llama-server,
+    llama-cli, llama-bench."""
+    install: Literal["rules", "targets"] = "rules"
+    """For the family cmake. "rules": the project's own rules install everything that they name.
+    "targets": ``targets`` and the shared libraries of the build are installed, side by side."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions, which the source must use; true and false become ON and OFF."""
     override: list[Override] = []
@@ -249,11 +252,32 @@ class Llama(Model):
         None
     )
     """Commit in --version; default: 9 digits of the pin, and "unknown" without one."""
+    git: bool = False
+    """The build stage has a ``git`` that answers about the pin alone: its number, its commit and
+    its tag. For a tree whose cmake asks git, and overwrites what is given."""
     ui: Page = False
     """Embed the web page of the server: ``true`` where the tree holds it, built; or the directory
     of its source, "tools/ui", with package.json and package-lock.json: the build makes it."""
     cpu_variants: bool = False
     """Compile the CPU code for each generation of CPUs: the engine takes the best at its start."""
+
+
+class GgmlTests(Model):
+    """A commit of ggml that has the kernel tests of a tree without them."""
+
+    git: GitUrl
+    """URL of the repository."""
+    commit: Commit
+    """The commit with the same ggml: 40 hex digits."""
+
+
+class Ggml(Model):
+    """Settings of a tree with ggml inside."""
+
+    switch: DefineName | None = None
+    """The tree's own option for CUDA, where it decides GGML_CUDA: "SD_CUDA"."""
+    tests: GgmlTests | None = None
+    """Where tests/test-backend-ops.cpp is, if the tree has none."""
 
 
 class Overlay(Model):
@@ -416,6 +440,7 @@ class Recipe(Model):
     """Applied in order."""
     cuda: Cuda = Cuda()
     llama: Llama | None = None
+    ggml: Ggml | None = None
     cmake: list[Cmake] = []
     python: Python | None = None
     overlay: Overlay | None = None
@@ -451,9 +476,20 @@ class Recipe(Model):
         for name, values in OF_FAMILY.get(family, {}).items() if isinstance(family, str) else ():
             if isinstance(given := document.get(name, {}), dict):
                 filled[name] = {**values, **given}
+        serve = document.get("serve")
+        if (
+            isinstance(serve, dict)
+            and serve.get("api_flavor") == "none"
+            and isinstance(image, dict)
+        ):
+            filled["serve"] = {"health": image.get("health"), **serve}
         calls = document.get("cmake", [{}])
-        if family == "llama-cpp" and isinstance(calls, list) and [*map(type, calls)] == [dict]:
+        if not isinstance(calls, list) or {*map(type, calls)} != {dict}:
+            return filled
+        if family == "llama-cpp" and len(calls) == 1:
             filled["cmake"] = [{"targets": [*LLAMA_TARGETS], **calls[0]}]
+        elif family == "ggml":
+            filled["cmake"] = [{"install": "targets", **call} for call in calls]
         return filled
 
     @model_validator(mode="after")
@@ -461,6 +497,14 @@ class Recipe(Model):
         channel = self.track.channel if self.track else None
         if channel is not None and channel not in self.image.moving:
             raise ValueError(f"the channel {channel} must be among image.moving: it moves")
+        return self
+
+    @model_validator(mode="after")
+    def _require_health(self) -> Recipe:
+        if self.serve and self.serve.api_flavor == "none" and self.serve.health is None:
+            raise ValueError(
+                'api_flavor = "none" in [serve] needs health in [image]: the check waits'
+            )
         return self
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from identify.vendor.licenses import LICENSES
 
 from builder.core.errors import PROGRAM, RecipeError
 from builder.core.platforms import Platforms
-from builder.engines import families
+from builder.engines import cmake_tree, families
 from builder.engines.cmake import merged
 from builder.engines.families import ENGINES
 from builder.engines.family import Draft
@@ -47,13 +47,6 @@ from builder.upstream.update import OF_CMAKE, absent_paths, absent_submodules
 TABLES = ("cuda", "python", "layout", "artifact", "debian", "serve", "budget", "build")
 OF_IMAGE = ("entrypoint", "command", "port", "health", "env", "user", "compression")
 DIGITS = re.compile(r"\b[0-9a-f]{7,40}\b")
-PROGRAM_MADE = re.compile(
-    r"(?:(?i:\badd_executable)\s*\(\s*|(?i:\bset)\s*\(\s*TARGET\s+)\"?([\w.-]+)"
-)
-SWITCH = re.compile(
-    r"(?i:\boption)\s*\(\s*((?:\w*_)?(?:CUDA|CUBLAS))\b(?:\s+\"[^\"]*\")?\s*(\w*)\s*\)"
-)
-"""An option that decides whether CUDA code is compiled: its name, and its default."""
 INTERPRETERS = re.compile(r"(?:.*/)?(?:python[0-9.]*|sh|bash|env)")
 COMMIT = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b")
 
@@ -139,7 +132,7 @@ def _lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int
         return
     texts = tree.cmake
     files = {path.rpartition("/")[2] for path in tree.paths}
-    made = ", ".join(sorted({each[1] for each in PROGRAM_MADE.finditer(texts)})) or "none"
+    made = ", ".join(sorted({each[1] for each in cmake_tree.PROGRAM.finditer(texts)})) or "none"
     seen = f"; programs in its CMake files: {made}"
     for path, name in _parts(recipe):
         plain = re.sub(r"^lib(.+?)\.(?:so|a)\b.*", r"\1", name)
@@ -149,12 +142,7 @@ def _lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int
     given = merged(
         [layer for layers in family.layers(recipe, Platforms("amd64")) for layer in layers]
     )
-    found = {each[1]: each[2] or "OFF" for each in SWITCH.finditer(texts)}
-    switches = {  # GGML_CUDA_FORCE_CUBLAS is a choice within GGML_CUDA
-        name: value
-        for name, value in found.items()
-        if not any(name.startswith(f"{other}_") for other in found)
-    }
+    switches = cmake_tree.switches(texts)
     if switches and not any(given.get(name, value != "OFF") for name, value in switches.items()):
         message = f"CUDA code is compiled only with {' or '.join(switches)}: set it with define"
         yield ("cmake",), message
@@ -194,7 +182,7 @@ def _names_pin(value: Any, like: Recipe) -> bool:
 # The recipe, written.
 
 ORDER = (
-    *("cuda", "llama", "cmake", "python", "layout", "artifact", "debian", "image", "serve"),
+    *("cuda", "llama", "ggml", "cmake", "python", "layout", "artifact", "debian", "image", "serve"),
     *("budget", "build", "probe"),
 )
 OF_LIKE = ("cmake", "build")
@@ -258,6 +246,8 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
     of_image = [Line("repository", repository), Line("tags", [version])]
     if like is not None:
         of_image += lines_of(like.image.model_dump(exclude_unset=True, include={*OF_IMAGE}))
+    elif read is not None:
+        of_image += [line for table in read.tables.get("image", ()) for line in table.lines]
     tables = _tables(like, read, foreign) | {"image": [DraftTable("[image]", of_image)]}
     head = [
         Line("engine", engine),
@@ -347,7 +337,7 @@ def write(new: NewRecipe, root: Path) -> Iterator[Path]:
         return
     plan = Resolver(families.load_catalog(root), "amd64", "mmdebstrap").resolve(name, "linux/amd64")
     lines = [line for line in read_text(keys).splitlines() if line.split()[0] != name]
-    lines = sorted([*lines, f"{name:34}{plan.key}"], key=str.split)
+    lines = sorted([*lines, f"{name:33} {plan.key}"], key=str.split)
     for file, written in {
         golden / f"{name}.Dockerfile": plan.text,
         keys: "".join(f"{line}\n" for line in lines),
@@ -385,12 +375,9 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
             f"{ENGINES[like.family].summary}: {like.name} is of this family",
             "name another recipe with --like",
         )
-    known = [f"{each.name}: {each.summary}" for each in ENGINES.values()]
-    able = ", ".join(each.name for each in ENGINES.values() if each.reads_trees)
-    heading = f"recognised are trees of: {able}; with --like a recipe of any family:"
     raise RecipeError(
         f"no family recognises {_named(tree)}",
-        "\n".join([heading, *known]),
+        cmake_tree.described(tree),
         f"take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
     )
 

@@ -20,6 +20,7 @@ from builder.docker.containers import blobs_of
 from builder.image import contents
 from builder.image.contents import Contents
 from builder.presets import cards
+from builder.recipes.probes import Serve
 from support.commands import Builder
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.shaped_card import TREES, recipe_of
@@ -39,10 +40,16 @@ def try_server(
     device = DeviceTest(card, SHARED_CACHE, lambda _: None)
 
     def run(
-        gpu: list[str] | None = None, reference: str = shaped, **env: str
+        gpu: list[str] | None = None,
+        reference: str = shaped,
+        serve: Mapping[str, Any] | None = None,
+        **env: str,
     ) -> tuple[DeviceUse | None, dict[str, Check]]:
         more = {"devel": cuda_base["devel"], "device_test": device}
         recipe = recipe_of(env, gpu)
+        if serve is not None and recipe.serve is not None:
+            given = recipe.serve.model_dump(exclude_unset=True) | serve
+            recipe = recipe.model_copy(update={"serve": Serve.model_validate(given)})
         context = context_of(shaped_contents, recipe, tmp_path, reference, **more)
         found = {each.subject: each for each in check_device(context)}
         return context.device, found
@@ -76,6 +83,46 @@ def test_a_good_server_passes_every_check(try_server: TryServer) -> None:
     assert use.card == "NVIDIA GeForce RTX 5060 Ti"
     assert use.context < use.peak < use.memory
     assert use.called["__cudaLaunchKernel"] == sum(use.launches.values())
+
+
+REQUEST = {"path": "v1/completions", "body": '{"prompt": "Hello"}', "contains": ["choices"]}
+OTHER = {"api_flavor": "none", "health": "health", "request": REQUEST}
+
+
+def test_a_server_of_another_kind_is_asked_the_request_of_its_recipe(
+    try_server: TryServer,
+) -> None:
+    use, found = try_server(serve=OTHER)
+    assert failed(found) == set(), found
+    assert list(found) == [
+        *("starts", "answers /v1/completions", "memory over requests", "stops", "kernels"),
+        *("launches", "allocations", "memory"),
+    ]
+    assert use is not None
+    assert set(use.code) == {"sm_120a"}
+
+    wrong = OTHER | {"request": REQUEST | {"contains": ["choices", "no such text"]}}
+    _, found = try_server(serve=wrong, SHAPED_FAULT="leak")
+    assert failed(found) == {"answers /v1/completions"}, found
+    assert "no 'no such text' in the answer" in found["answers /v1/completions"].found
+    _, found = try_server(serve=OTHER, SHAPED_FAULT="leak")
+    assert failed(found) == {"memory over requests"}, found
+
+
+def test_a_server_without_a_model_must_say_so(
+    try_server: TryServer, shaped: str, made: set[str]
+) -> None:
+    name = "builder-test/shaped-card:refuses"
+    made.add(name)
+    dockerfile = f'FROM {shaped}\nENTRYPOINT ["bash", "-c", "echo no model: bye; exit 3"]\n'
+    docker("buildx", "build", "--provenance=false", f"--tag={name}", "-", text=dockerfile)
+    refuses = {"api_flavor": "none", "health": "health", "arguments": [], "seconds": 5}
+    _, found = try_server(serve=refuses | {"refuses": "no model: bye"}, reference=name)
+    assert failed(found) == set(), found
+    assert found["answers"].state == "skipped"
+    _, found = try_server(serve=refuses | {"refuses": "another text"}, reference=name)
+    assert failed(found) == {"starts without a model"}
+    assert "ended with exit status 3" in found["starts without a model"].found
 
 
 def test_launches_that_no_card_takes_are_each_named(try_server: TryServer) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import simulated
+from builder.checks import kernel_test, simulated
 
 DAY = 86400
 
@@ -44,3 +44,16 @@ def test_only_the_best_loops_are_compiled(flags: str, expected: str) -> None:
 def test_all_loops_are_compiled_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated.socket, "gethostname", lambda: "another")
     assert simulated._variants() == "avx512 avx2 portable"
+
+
+def test_tests_of_another_ggml_are_known_by_its_headers(tmp_path: Path) -> None:
+    tests, tree = tmp_path / "ggml" / "tests", tmp_path / "tree"
+    for folder in (tests.parent / "include", tree / "ggml" / "include"):
+        folder.mkdir(parents=True)
+        (folder / "ggml.h").write_text("1")
+    assert kernel_test.other_headers(tests, tree) == ""
+    (tests.parent / "include" / "ggml-new.h").write_text("1")
+    assert kernel_test.other_headers(tests, tree) == "ggml-new.h"
+    (tree / "ggml" / "include" / "ggml.h").write_text("2")
+    (tests.parent / "include" / "ggml-new.h").unlink()
+    assert kernel_test.other_headers(tests, tree) == "ggml.h"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import struct
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from builder.checks import serves
 from builder.checks.server import Server, ServerClient
-from builder.engines.servers import API_FLAVORS
+from builder.engines.servers import API_FLAVORS, flavor_of
+from builder.recipes.probes import Serve
 from support.hostile import answer, closing, serving
 from support.loopback import Quiet, serving_with
 
@@ -93,3 +98,117 @@ def test_a_web_page_is_there_with_all_that_it_names(
         check = serves.answered(server, ("shows", "a page", lambda: serves.shows_page(server)))
     assert check.passed is passed, check.found
     assert found in check.found
+
+
+# A server whose API is not known
+
+
+def test_a_server_without_a_known_api_is_asked_its_own_request() -> None:
+    body = json.dumps({"text": " hello hello" + EVIL}).encode()
+    serve = Serve.model_validate(
+        {
+            "api_flavor": "none",
+            "health": "up",
+            "request": {"path": "inference", "contains": ['"text"', "hello"]},
+        }
+    )
+    flavor = flavor_of(serve)
+    assert (flavor.health, flavor.generates) == ("/up", False)
+    with serving(closing(answer("200 OK", body))) as there:
+        running: Any = SimpleNamespace(state=lambda: SimpleNamespace(running=True, out_of_memory=0))
+        server = Server(running, ServerClient(there.url), flavor)
+        (request,) = serves.requests_of(server)
+        check = serves.answered(server, request)
+    assert check.passed
+    assert (check.subject, check.expected) == ("answers /inference", 'contains "text", hello')
+    assert check.found.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"api_flavor": "none"}, "needs either request or refuses"),
+        ({"api_flavor": "openai", "refuses": "x"}, "and else neither"),
+        ({"api_flavor": "none", "refuses": "x", "arguments": ["{model}"]}, "without {model}"),
+        ({"api_flavor": "none", "request": {"path": "a", "contains": []}}, "at least 1 item"),
+        (
+            {
+                "api_flavor": "none",
+                "request": {"path": "a", "contains": ["b"], "body": "{}", "form": {"a": "b"}},
+            },
+            "either body or form",
+        ),
+        (
+            {"api_flavor": "none", "request": {"path": "a", "contains": ["b"], "body": "{"}},
+            "body is not JSON",
+        ),
+        (
+            {
+                "api_flavor": "none",
+                "request": {"path": "a", "contains": ["b"], "form": {"file": "@/etc/passwd"}},
+            },
+            "no file that the check makes",
+        ),
+    ],
+)
+def test_what_a_recipe_says_of_its_server_is_checked(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        Serve.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("log", "running", "passed"),
+    [
+        ("loading\nno model: bye\n", False, True),
+        ("Segmentation fault\n", False, False),
+        ("", True, False),
+    ],
+    ids=("it says so", "it says something else", "it goes on"),
+)
+def test_a_server_without_a_model_says_so_and_ends(log: str, running: bool, passed: bool) -> None:
+    container: Any = SimpleNamespace(
+        state=lambda: SimpleNamespace(running=running, out_of_memory=False, status=1),
+        log=lambda: log,
+        end_of_log=lambda: log,
+    )
+    flavor = flavor_of(Serve(api_flavor="none", refuses="no model: bye"))
+    server = Server(container, ServerClient("http://server.invalid"), flavor)
+    started, asked = serves.refuses(server, 0.1, "device")
+    assert started.passed is passed
+    assert asked.state == "skipped"
+    assert "are not known" in asked.found
+
+
+def test_the_model_of_whisper_has_each_tensor_once(tmp_path: Path) -> None:
+    """As whisper_model_load reads it: it refuses a file with more, or with fewer."""
+    serve = Serve.model_validate(
+        {
+            "api_flavor": "none",
+            "model": "whisper",
+            "request": {"path": "inference", "contains": ["x"]},
+        }
+    )
+    file = serves.test_model(serve, tmp_path)
+    assert file is not None
+    data = file.read_bytes()
+    magic, vocabulary, audio, width, heads, layers, *_ = struct.unpack_from("<12i", data)
+    assert (magic, vocabulary, audio, heads, layers) == (0x67676D6C, 51_864, 1500, 1, 4)
+    at = 48
+    mels, frequencies = struct.unpack_from("<2i", data, at)
+    at += 8 + 4 * mels * frequencies
+    (words,) = struct.unpack_from("<i", data, at)
+    at += 4 + 5 + (words - 1) * (4 + len(serves.WHISPER_WORD))
+    found: dict[str, tuple[int, ...]] = {}
+    while at < len(data):
+        dimensions, length, kind = struct.unpack_from("<3i", data, at)
+        shape = struct.unpack_from(f"<{dimensions}i", data, at + 12)
+        at += 12 + 4 * dimensions
+        found[data[at : at + length].decode()] = shape
+        size = 1
+        for each in shape:
+            size *= each
+        at += length + size * (2 if kind else 4)
+    assert at == len(data)
+    assert len(found) == 7 + 4 + layers * 15 + layers * 24
+    assert found["encoder.conv1.weight"] == (3, mels, width)
+    assert found["decoder.token_embedding.weight"] == (width, vocabulary)

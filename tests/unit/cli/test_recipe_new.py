@@ -371,7 +371,8 @@ def test_a_tree_that_no_family_knows(new: Run, tmp_path: Path) -> None:
     other.commit("one", LICENSE=MIT, **{"CMakeLists.txt": "x\n"})
     said = new(url=other.url, status=3)
     assert "no family recognises main" in said
-    assert "artifact: files that cmake makes" in said
+    line = "CMakeLists.txt; CUDA: none; servers: none; lacks: an option for CUDA"
+    assert line in said
     assert "docs/recipes.md" in said
     empty = Upstream(tmp_path / "empty")
     said = new(url=empty.url, status=5)
@@ -381,6 +382,25 @@ def test_a_tree_that_no_family_knows(new: Run, tmp_path: Path) -> None:
     assert new(url=f"file://{tmp_path}/nothing", status=5)
     for url, status in (("./here", 5), ("ext::sh -c x", 5), ("--upload-pack=x", 2)):
         assert new(url=url, status=status)
+
+
+def test_a_tree_with_ggml_inside(new: Run, tmp_path: Path, catalog: Path) -> None:
+    """What is left to a person is the request, and the warning of `recipe check` says so."""
+    tree = Upstream(tmp_path / "hears.cpp")
+    files = {
+        "CMakeLists.txt": "add_subdirectory(ggml)\n",
+        "ggml/CMakeLists.txt": 'option(GGML_CUDA "x" OFF)\n',
+        "ggml/src/ggml-cuda/CMakeLists.txt": "",
+        "server/CMakeLists.txt": "add_executable(hears-server server.cpp)\n",
+        "server/server.cpp": '"--host" "--port" "/health"\n',
+    }
+    tree.commit("one", LICENSE=MIT, **files)
+    new(url=tree.url)
+    written = only(catalog)
+    assert (written["family"], written["cmake"]) == ("ggml", [{"targets": ["hears-server"]}])
+    assert written["image"]["entrypoint"][0] == "/opt/engine/bin/hears-server"
+    assert (written["image"]["port"], written["image"]["health"]) == (8080, "health")
+    assert "-DGGML_CUDA=ON" in rendered(catalog, next(iter(recipes(catalog)))[: -len(".toml")]).text
 
 
 def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:

@@ -279,19 +279,42 @@ def test_options_are_those_of_the_server() -> None:
     assert read({ARG: FUNCTION}).options == {"--spec-type"}
 
 
-def test_an_old_tree_is_refused_with_the_reasons() -> None:
+def test_a_server_in_examples_is_built_with_an_override() -> None:
     """As in ik_llama.cpp: the server is an example, and the build number is always git's."""
     changed = {
         SERVER: None,
+        "tools/llama-bench/CMakeLists.txt": None,
         "examples/server/CMakeLists.txt": "set(TARGET llama-server)",
+        "examples/llama-bench/CMakeLists.txt": "set(TARGET llama-bench)",
         "cmake/build-info.cmake": "set(LLAMA_BUILD_NUMBER ${BUILD_NUMBER})",
+        "CMakeLists.txt": "set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)",
+        "ggml/CMakeLists.txt": source("ggml/CMakeLists.txt") + 'option(GGML_NCCL "x" ON)\n',
     }
-    with pytest.raises(RecipeError) as caught:
-        read(changed)
-    text = str(caught.value)
-    assert "makes llama-server, examples/server does" in text
-    assert "overwrites LLAMA_BUILD_NUMBER" in text
-    assert "docs/recipes.md" in text
+    found = read(changed)
+    call, override = found.tables["cmake"]
+    assert override.name == "[[cmake.override]]"
+    assert {line.key: line.value for line in override.lines} == {
+        "name": "LLAMA_BUILD_EXAMPLES",
+        "value": True,
+        "why": "llama-server is there",
+    }
+    assert {line.key: line.value for line in call.lines} == {
+        "targets": ["llama-server", "llama-cli", "llama-bench"],
+        "define": {"GGML_NCCL": False, "CMAKE_LIBRARY_OUTPUT_DIRECTORY": "/build/1/bin"},
+    }
+    assert values(found, "llama") == {"build_number": 7, "git": True}
+
+
+def test_a_second_server_in_examples_changes_nothing() -> None:
+    found = read({"examples/server/CMakeLists.txt": "set(TARGET llama-server)"})
+    assert [table.name for table in found.tables["cmake"]] == ["[[cmake]]"]
+
+
+def test_a_tree_without_a_server_is_refused() -> None:
+    with pytest.raises(RecipeError, match="no recipe can be written") as caught:
+        read({SERVER: None})
+    assert "makes llama-server" in caught.value.why
+    assert "docs/recipes.md" in str(caught.value)
 
 
 @pytest.mark.parametrize(

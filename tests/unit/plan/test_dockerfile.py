@@ -44,7 +44,7 @@ def test_every_engine_has_its_golden_dockerfile(name: str, request: pytest.Fixtu
 
 def test_keys_are_stable(request: pytest.FixtureRequest) -> None:
     """A key that changes builds an image again on every machine."""
-    keys = "".join(f"{name:34}{rendered(REPOSITORY, name).key}\n" for name in ENGINES)
+    keys = "".join(f"{name:33} {rendered(REPOSITORY, name).key}\n" for name in ENGINES)
     if request.config.getoption("--update-golden"):
         KEYS.write_text(keys)
     command = "pytest tests/unit/plan/test_dockerfile.py --update-golden"

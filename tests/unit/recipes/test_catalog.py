@@ -33,8 +33,8 @@ def test_the_catalog_of_this_repository_is_right() -> None:
     [
         (
             'base    = "cuda-13.0"',
-            'base = "cuda-13.1"',
-            "no base cuda-13.1; did you mean cuda-13.0?",
+            'base = "cuda-13.0x"',
+            "no base cuda-13.0x; did you mean cuda-13.0?",
         ),
         ('family  = "cmake"', 'family = "cmaek"', "no family cmaek; did you mean cmake?"),
         ('family  = "cmake"', 'family = "python-sdist"', "needs a [python] table"),

@@ -19,7 +19,8 @@ PLAIN = {
     *("repository", "tags", "packages", "check", "why", "file", "option", "python", "run"),
     # Tables: what they hold is documented key by key.
     *("accept", "artifact", "budget", "build", "cmake", "cuda", "debian", "devel", "image"),
-    *("layout", "llama", "overlay", "probe", "published", "root", "runtime", "track", "wheel"),
+    *("ggml", "layout", "llama", "overlay", "probe", "published", "root", "runtime", "track"),
+    "wheel",
     *("add", "pick", "script"),
     *("caveat", "container", "memory", "method", "model", "result", "serve"),
 }
