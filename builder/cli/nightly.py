@@ -358,7 +358,8 @@ def matrix(
     """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
 
     With --json, the output is a matrix for GitHub's fromJSON. Changes are found by build keys: a
-    new template changes every recipe, a comment none.
+    new template changes every recipe, a comment none. A recipe that is kept beside a newer one has
+    a job only if it is named, or changed itself.
     """
     from builder.upstream import night as matrices
 
@@ -370,6 +371,8 @@ def matrix(
         with tempfile.TemporaryDirectory() as work:
             before = matrices.earlier(found.root, changed_since, Path(work), log)
         jobs = matrices.changed(jobs, before, direct=direct)
+    elif not recipes:
+        jobs = [job for job in jobs if not job.kept]
     placed, left_out = matrices.placed(jobs, large_runner)
     for job in left_out:
         log(

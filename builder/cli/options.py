@@ -61,7 +61,10 @@ def complete_tags(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def of_recipe(root: Path) -> list[str]:
         text = (root / "recipes" / f"{ctx.params['recipe']}.toml").read_text("utf-8")
-        return [str(tag) for tag in tomllib.loads(text)["image"]["tags"]]
+        recipe = tomllib.loads(text)
+        image = recipe.get("image", {})
+        tags = [*image.get("tags", [recipe["version"]]), *image.get("moving", [])]
+        return [str(tag) for tag in tags]
 
     return _completed(ctx, incomplete, of_recipe)
 

@@ -89,6 +89,7 @@ def lock(
                 lacks = what.get(only, "no Debian packages")
                 raise RecipeError(f"{entry.name} has {lacks} to lock", hint=HINT)
             for kind in kinds:
+                entry.require_own_lock(kind)
                 if kind is Kind.debian:
                     made = debian.make(entry)
                 else:
@@ -182,16 +183,16 @@ def outdated(
 ) -> None:
     """List pins that are behind upstream: by how much, since when, and what becomes of patches.
 
-    Without RECIPE, the table has the newest recipe of each engine. The last column has the state of
-    its patches at the newest version, as `builder patch check` finds it. `builder status` shows the
-    published images, `builder pin lock NAME --dry-run` newer packages of Debian and PyPI.
+    Without RECIPE, the table has the current recipes. The last column has the state of patches at
+    the newest version, as `builder patch check` finds it. `builder status` shows the published
+    images, `builder pin lock NAME --dry-run` newer packages of Debian and PyPI.
     """
     from builder.upstream import status, track
 
     found = catalog_at(catalog)
     known: list[status.Outdated] = []
     failures: list[str] = []
-    recipes = chosen(found, recipe)
+    recipes = [each for each in chosen(found, recipe) if recipe or not each.recipe.kept]
     with open_session(found, offline=offline) as session:
         for entry in recipes:
             with collected(failures, entry.name):

@@ -222,8 +222,11 @@ def schema(
     An editor finds it through the first line of a recipe: `#:schema schemas/recipe.schema.json`
     """
     from builder.presets.schema import Preset
-    from builder.recipes.schema import BaseRecipe, Recipe, json_schema
+    from builder.recipes.schema import BaseRecipe, Recipe, json_schema, with_extends
 
     if base and preset:
         raise typer.BadParameter("--base and --preset exclude each other")
-    print_json(json_schema(Preset if preset else BaseRecipe if base else Recipe))
+    if preset or base:
+        print_json(json_schema(Preset if preset else BaseRecipe))
+    else:
+        print_json(with_extends(json_schema(Recipe)))

@@ -171,6 +171,7 @@ def _row(preset: Preset, result: Result) -> tuple[str, ...]:
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 NAMED = re.compile(r'^(?:recipe|base)\s*=\s*"([^"]+)"', re.MULTILINE)
 """The recipe of a preset's file, the base of a recipe's: both stand before the first table."""
+EXTENDS = re.compile(r'^extends\s*=\s*"([^"]+)"', re.MULTILINE)
 
 
 class Checked(NamedTuple):
@@ -230,20 +231,24 @@ def checked(
 def users(folder: Path) -> dict[str, list[str]]:
     """The files of a directory, presets/ or recipes/, by the recipe or the base that they name."""
     found: dict[str, list[str]] = {}
-    for file in sorted(folder.glob("*.toml")):
-        if named := NAMED.search(file.read_text("utf-8", "replace")):
-            found.setdefault(named[1], []).append(file.stem)
+    texts = {each.stem: each.read_text("utf-8", "replace") for each in folder.glob("*.toml")}
+    for name, text in sorted(texts.items()):
+        above = EXTENDS.search(text)
+        if named := NAMED.search(text) or (above and NAMED.search(texts.get(above[1], ""))):
+            found.setdefault(named[1], []).append(name)
     return found
 
 
 def list_recipes(
     presets: bool = flag("--presets", "List the presets instead: published runs."),
     bases: bool = flag("--bases", "List the bases of the recipes instead."),
-    everything: bool = flag("--all", "Also the family, the base and the limit of updates."),
+    everything: bool = flag(
+        "--all", "Also recipes that are kept beside a newer one, with the reason; family and base."
+    ),
     catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """List the recipes by engine and version: GPU code, size, checks, day of the build here.
+    """List the current recipe of each engine and channel: GPU code, size, checks, built here.
 
     Size and checks are of the image that this machine built last, else of the repository's file in
     trials/: an empty cell is not known. The column "presets" counts published runs.
@@ -296,21 +301,22 @@ def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
 
     presets, state, rows = users(root / "presets"), options.state_dir_or_warning(), []
     recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
-    for recipe in sorted(recipes, key=by_version):
+    shown = [each for each in recipes if everything or not each.kept]
+    for recipe in sorted(shown, key=by_version):
         code = [each for name in recipe.platform for each in recipe.on(name).cuda.arch]
         kept, facts = checked(root, recipe.name, state), [recipe.name, " ".join(code)]
         facts += [sizes.shown(kept.size), kept.text] if kept else ["", ""]
         facts += [kept.day if kept and kept.here else ""]
         facts += [str(len(presets.get(recipe.name, [])) or "")]
-        if everything:
-            update = f"{recipe.budget.update} MB" if recipe.budget.update else ""
-            platforms = " ".join(PLATFORMS[platform] for platform in recipe.platform)
-            facts += [recipe.family, recipe.base, platforms, update]
+        facts += [recipe.family, recipe.base, recipe.kept or ""] if everything else []
         rows.append((*facts, recipe.summary))
     header = ["recipe", "GPU code", "size", "checks", "built here", "presets"]
-    header += ["family", "base", "for", "update"] if everything else []
-    drops = ("summary", "GPU code", "built here", "checks") if not everything else ()
-    table((*header, "summary"), rows, drops=drops, wraps="summary")
+    header += ["family", "base", "kept for"] if everything else []
+    drops = ("summary", "GPU code", "built here", "checks", "presets", "size", "base", "family")
+    wraps = "kept for" if everything else "summary"
+    table((*header, "summary"), rows, drops=drops[: None if everything else 4], wraps=wraps)
+    if len(shown) < len(recipes):
+        log(f"{counted(len(recipes) - len(shown), 'other recipe')} with --all")
 
 
 def show(
@@ -449,6 +455,8 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("starts", image["runs"] or "as the base image does"),
         ("license", found["license"]),
         ("presets", ", ".join(found["presets"])),
+        ("kept for", found["kept"] or ""),
+        ("extends", found["extends"] or ""),
     ]
 
 

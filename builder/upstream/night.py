@@ -485,6 +485,8 @@ class Job:
     recipe: str
     engine: str
     base: str
+    kept: bool
+    """Whether the recipe is not current: only a change of its own builds it again."""
     channel: str
     """The tag that each successful nightly run moves; empty if there is none."""
     disk: int
@@ -528,6 +530,7 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         recipe=recipe.name,
         engine=recipe.engine,
         base=recipe.base,
+        kept=recipe.kept is not None,
         channel=recipe.channel,
         disk=math.ceil(disk),
         clear=disk > FREE,
@@ -583,13 +586,14 @@ def changed(
 ) -> list[Job]:
     """The jobs whose image or smoke test differs from ``before``, which is by recipe.
 
-    ``direct`` leaves out jobs whose image differs because of a base or builder alone.
+    ``direct`` leaves out jobs whose image differs because of a base or builder alone; kept recipes
+    are always so.
     """
     known = [(job, before.get(job.recipe, {})) for job in found]
-    matter = all if direct else any
     return [
         job
         for job, old in known
+        for matter in [all if direct or job.kept else any]
         if matter([old.get("image") != job.image, old.get("direct") != job.direct])
     ]
 
