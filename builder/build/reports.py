@@ -539,7 +539,7 @@ def readme_tables(
     kept_by_name = {each.recipe: each for each in images}
     engines, checks = [], []
     for engine, versions in sorted(by_engine.items()):
-        current = [each for each in versions if not each.kept] or versions
+        current = [each for each in versions if not each.kept]
         newest = ", ".join(each.version for each in current)
         kept = str(len(versions) - len(current) or "")
         engines.append((engine, newest, kept, ", ".join(sorted(models[engine]))))

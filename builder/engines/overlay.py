@@ -25,7 +25,7 @@ from builder.engines.servers import (
     read_tabbyapi,
     read_vllm,
 )
-from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
+from builder.recipes.probes import RunProbe, Serve
 from builder.recipes.schema import InstalledSource, PypiSource, Recipe
 
 
@@ -148,21 +148,6 @@ class Vllm(Overlay):
     modules = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.serve")
     # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
     cache = "/root/.cache/vllm"
-
-    def complete(self, recipe: Recipe) -> Recipe:
-        completed = super().complete(recipe)
-        probes: list[Probe] = [
-            LibraryProbe(
-                library=f"vllm/{name}.abi3.so",
-                alternatives=[f"vllm/{name}_stable_libtorch.abi3.so"],  # in newer wheels: 0.33.0
-                architectures=["sm_120"],
-            )
-            for name in ("_C", "_moe_C")
-        ]
-        if not recipe.image.entrypoint:  # vLLM's own image; bases of wheels are checked when made
-            pip = ["python3", "-m", "pip", "check"]
-            probes.append(RunProbe(run=pip, contains=["No broken requirements found"]))
-        return completed.model_copy(update={"probe": [*probes, *completed.probe]})
 
 
 class Lmdeploy(Overlay):

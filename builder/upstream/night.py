@@ -472,7 +472,7 @@ CLEARED = FREE + 17.0
 27 GiB, Android's alone at 8 to 14; the margin allows for smaller ones."""
 JOB_DISK = 2.0
 """GiB that the job itself needs: the virtual environment, and the compiler cache as a file."""
-IGNORED = {"notes", "track", "build"}
+IGNORED = {"notes", "track", "build", "kept", "extends"}
 """Tables of a recipe that affect neither its image nor its smoke test."""
 LOOK_BACK = 10  # ancestors that are tried, beginning with the revision itself
 PATIENCE = 300.0  # seconds for another revision to print its matrix
@@ -586,15 +586,15 @@ def changed(
 ) -> list[Job]:
     """The jobs whose image or smoke test differs from ``before``, which is by recipe.
 
-    ``direct`` leaves out jobs whose image differs because of a base or builder alone; kept recipes
-    are always so.
+    ``direct`` leaves out jobs whose image differs because of a base or builder alone.  A recipe
+    that is kept has a job only if it changed itself.
     """
     known = [(job, before.get(job.recipe, {})) for job in found]
     return [
         job
         for job, old in known
-        for matter in [all if direct or job.kept else any]
-        if matter([old.get("image") != job.image, old.get("direct") != job.direct])
+        for image, own in [(old.get("image") != job.image, old.get("direct") != job.direct)]
+        if ((image and own) if direct else own or (image and not job.kept))
     ]
 
 
