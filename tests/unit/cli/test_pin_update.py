@@ -131,7 +131,7 @@ def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
     farm.run("pin", "update", "eng", "--to", "main", status=3)
     line = text_line(file, "submodule = ")
     key = 'source.submodule."deps/part"'
-        assert f"{file}:{line}: {key}: the source has no submodule" in farm.said
+    assert f"{file}:{line}: {key}: the source has no submodule" in farm.said
     assert "nothing was written" in farm.said
     assert new not in file.read_text()
     farm.run("pin", "update", "eng", "--to", "main", "--force", status=3)
