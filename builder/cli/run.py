@@ -170,7 +170,6 @@ def run(
         "--dry-run", "Print the `docker run` command; build, download and start nothing."
     ),
     seconds: float = option("--timeout SECONDS", "Time limit until it is healthy.", 900, min=1),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
 
@@ -192,7 +191,7 @@ def run(
     from builder.presets.images import described, prepared
     from builder.presets.run import refusal
 
-    recipes, loaded = catalog_at(catalog), user_settings()
+    recipes, loaded = catalog_at(), user_settings()
     asked = wanted(
         target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
     )
@@ -213,12 +212,12 @@ def run(
         typer.echo(exports.line(service))
         return
     with download_bars() as progress:
-        build, agrees = partial(build_image, catalog), partial(agreed, yes=yes)
+        build, agrees = build_image, partial(agreed, yes=yes)
         started = server.launch(job, card, seconds, build=build, progress=progress, agrees=agrees)
     print_started(started)
 
 
-def build_image(catalog: Path | None, recipe: str) -> None:
+def build_image(recipe: str) -> None:
     """Build and check the image of a recipe for the engine's platform, else its only image."""
     from builder.build import build
     from builder.checks.subject import GpuTest
@@ -226,7 +225,7 @@ def build_image(catalog: Path | None, recipe: str) -> None:
     from builder.docker import engine as docker
 
     with reporter() as progress:
-        session = build_session(catalog, progress, gpu_test=GpuTest())
+        session = build_session(progress, gpu_test=GpuTest())
         plans = session.plans(recipe)
         here = platform_of(docker.engine().architecture)
         plans = tuple(plan for plan in plans if plan.platform == here) or plans
@@ -354,7 +353,6 @@ def export(
     dry_run: bool = flag(
         "--dry-run", "Print the files; write nothing, and warn where it would be refused."
     ),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Write files that start a preset: for Compose, Podman, Kubernetes.
 
@@ -372,7 +370,7 @@ def export(
     from builder.presets.images import described, prepared, write_key
     from builder.presets.run import refusal
 
-    recipes, loaded = catalog_at(catalog), user_settings()
+    recipes, loaded = catalog_at(), user_settings()
     asked = wanted(
         target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
     )
@@ -476,7 +474,6 @@ def fit(
         True,
     ),
     seconds: float = option("--timeout SECONDS", "Time limit until a server is ready.", 900, min=1),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Try how much context of a model fits on a card, without the card.
@@ -493,7 +490,7 @@ def fit(
 
     sizes_to_try = contexts(context) if context is not None else []
     # The simulated cards are for a PC.
-    session = build_session(catalog, platform="linux/amd64")
+    session = build_session(platform="linux/amd64")
     found_cards = [cards.load(session.catalog.root, name) for name in card]
     given = (model, draft, mmproj, found_cards, sizes_to_try, tuple(options or ()))
     wanted = FitRequest(*given, search, seconds)
@@ -625,7 +622,6 @@ def paths(
         "Card to simulate for --model: 5090, 5090-laptop, ...",
         autocompletion=options.known_cards,
     ),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show which kernels an engine takes for its work on the card.
@@ -638,10 +634,10 @@ def paths(
 
     if (model is None) != (card is None):
         raise typer.BadParameter("--model and --card go together", param_hint="--model")
-    recipes, state = catalog_at(catalog), user_settings().state_dir
+    recipes, state = catalog_at(), user_settings().state_dir
     names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
     if model is not None and card is not None:
-        session = build_session(catalog, platform="linux/amd64")
+        session = build_session(platform="linux/amd64")
         found = [_started(session, name, model, card) for name in names]
     else:
         found = [paths_of(recipes, name, state) for name in names]

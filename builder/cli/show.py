@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from builder.cli import options
-from builder.cli.options import argument, catalog_at, flag
+from builder.cli.options import argument, catalog_at, farm, flag
 from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table, wrapped
 from builder.core import sizes
 from builder.core.errors import BuilderError, FetchError, RecipeError, WorldError, suggestion
-from builder.core.farm import farm_root
 from builder.core.platforms import PLATFORMS, Platform
 
 if TYPE_CHECKING:
@@ -245,7 +244,6 @@ def list_recipes(
     everything: bool = flag(
         "--all", "Also recipes that are kept beside a newer one, with the reason; family and base."
     ),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """List the current recipe of each engine and channel: GPU code, size, checks, built here.
@@ -254,13 +252,13 @@ def list_recipes(
     trials/: an empty cell is not known. The column "presets" counts published runs.
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """
-    root = farm_root(catalog)
+    root = farm()
     if presets:
         from builder.presets.catalog import with_recipes
 
         print_all(with_recipes(root)[0], as_json=as_json)
         return
-    found = catalog_at(catalog)
+    found = catalog_at()
     if as_json:
         print_json(_listed(found))
     elif bases:
@@ -326,7 +324,6 @@ def show(
         "short name of a preset.",
         autocompletion=options.presets_and_recipes,
     ),
-    catalog: options.CatalogOption = None,
     platform: options.PlatformOption = None,
     flags: bool = flag(
         "--flags", "Also each definition of cmake with its origin, the bases, and the checks."
@@ -343,7 +340,7 @@ def show(
     """
     from builder.presets import is_preset
 
-    root = farm_root(catalog)
+    root = farm()
     named = is_preset(recipe) or _is_recipe(root, recipe) or _is_base(root, recipe)
     target = recipe if named else _meant(root, recipe)
     if is_preset(target):
