@@ -245,34 +245,28 @@ class CatalogFile:
         name = document.get("extends")
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             return None
-        file, above = self.file.with_name(f"{name}.toml"), CatalogFile(name, self.file, "")
-        why = ""
-        if file == self.file:
-            why = "a recipe cannot extend itself"
-        elif not file.is_file():
-            why = f"there is no recipe {name}"
-            why += suggestion(name, [each.stem for each in file.parent.glob("*.toml")])
+        file = self.file.with_name(f"{name}.toml")
+        try:
+            above = CatalogFile(name, file, file.read_text("utf-8"))
+            other = tomli.loads(above.text)
+        except FileNotFoundError:
+            near = suggestion(name, [each.stem for each in file.parent.glob("*.toml")])
+            why = f"there is no recipe {name}{near}"
+        except (OSError, ValueError, RecursionError) as error:
+            why = f"{file.name} cannot be read: {error}"
         else:
-            try:
-                above = CatalogFile(name, file, file.read_text("utf-8"))
-                why = _why_not_above(tomli.loads(above.text), document, file.name)
-            except (OSError, ValueError, RecursionError) as error:
-                why = f"{file.name} cannot be read: {error}"
-        if why:
-            line = line_of(("extends",), line_numbers(self.text))
-            problem = Problem(self.file, line, "extends", why)
-            raise RecipeError(f"{self.file.name} is invalid", problems=(problem,))
-        return above
-
-
-def _why_not_above(above: Mapping[str, Any], own: Mapping[str, Any], name: str) -> str:
-    """Why a recipe cannot extend that of the file ``name``; empty: it can."""
-    if "extends" in above:
-        return f"{name} extends {above['extends']} itself: extend that one, and say what differs"
-    engine = above.get("engine")
-    if own.get("engine", engine) != engine:
-        return f"{name} is of another engine, {engine}: only versions of one engine extend"
-    return ""
+            engine = other.get("engine")
+            if file == self.file:
+                why = "a recipe cannot extend itself"
+            elif "extends" in other:
+                why = f"{file.name} extends {other['extends']} itself: extend that one"
+            elif document.get("engine", engine) == engine:
+                return above
+            else:
+                why = f"{file.name} is of another engine, {engine}: only versions of one extend"
+        line = line_of(("extends",), line_numbers(self.text))
+        problem = Problem(self.file, line, "extends", why)
+        raise RecipeError(f"{self.file.name} is invalid", problems=(problem,))
 
 
 @dataclass(frozen=True, slots=True)
