@@ -158,7 +158,7 @@ def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
     else:
         values["arch"] = [re.sub(r"^(12[0-9])(?=-|$)", r"\1a", each) for each in cuda.arch]
         comment = f"not 120: the cmake of this tree makes no {values['arch'][0]} of it"
-    values = {"arch": values.pop("arch"), "vmm": values.pop("vmm", False)} | values
+    values = {"arch": values.pop("arch", cuda.arch), "vmm": values.pop("vmm", False)} | values
     return DraftTable(
         "[cuda]",
         [Line(key, value, comment if key == "arch" else "") for key, value in values.items()],
