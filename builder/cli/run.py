@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from builder.build.build import BuildSession
     from builder.build.reports import EnginePaths
     from builder.presets.fit import Fit, FitTrial, LoadedFile
-    from builder.presets.images import LaunchRequest
+    from builder.presets.images import Launch
     from builder.presets.models import Progress
     from builder.presets.run import Running
     from builder.presets.service import Service
@@ -111,18 +111,19 @@ RestartOption = Annotated[
 
 def wanted(
     target: str,
-    model: Path | None,
-    draft: Path | None,
-    mmproj: Path | None,
-    context: str | None,
-    port: int | None,
-    options: list[str] | None,
+    model: Path | None = None,
+    draft: Path | None = None,
+    mmproj: Path | None = None,
+    context: str | None = None,
+    port: int | None = None,
+    options: list[str] | None = None,
     *,
-    listen: str = LOOPBACK,
     key_file: str | None = None,
-) -> LaunchRequest:
-    """The request of these options."""
-    from builder.presets.images import OPEN, LaunchRequest
+    **more: Any,
+) -> Launch:
+    """What these options start: a short name means a preset of this machine, or of ``card``."""
+    from builder.presets.choose import resolved
+    from builder.presets.images import OPEN, LaunchRequest, prepared
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}
     size = one_context(context) if context is not None else None
@@ -130,7 +131,12 @@ def wanted(
     if key_file not in {None, OPEN}:
         key_file = str(Path(key_file or "").expanduser().absolute())
     made = LaunchRequest(target, named, size, port, tuple(options or ()))
-    return replace(made, listen=listen, key_file=key_file or "")
+    asked = replace(made, key_file=key_file or "", **more)
+    recipes, loaded = catalog_at(), user_settings()
+    found, size = resolved(
+        recipes, target, loaded.state_dir, log, card=asked.card, context=size, cpu=asked.cpu
+    )
+    return prepared(recipes, replace(asked, target=found, context=size), loaded, log)
 
 
 # ``builder run``.
@@ -187,19 +193,17 @@ def run(
     """
     from builder.presets import exports
     from builder.presets import run as server
-    from builder.presets.choose import resolved
-    from builder.presets.images import described, prepared
+    from builder.presets.images import described
     from builder.presets.run import refusal
 
-    recipes, loaded = catalog_at(), user_settings()
-    asked = wanted(
-        target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
-    )
-    asked = replace(asked, cpu=cpu, old=old, card=card, restart=restart)
-    found, size = resolved(
-        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
-    )
-    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
+    given = (target, model, draft, mmproj, context, port, options)
+    where: dict[str, Any] = {
+        "listen": listen,
+        "key_file": key_file,
+        "card": card,
+        "restart": restart,
+    }
+    job = wanted(*given, **where, cpu=cpu, old=old)
     unfit = refusal(job, card)
     if unfit is not None and not printed:
         raise unfit
@@ -365,20 +369,18 @@ def export(
     The exit code is 4 if the image exists nowhere, or a model's file name is not known, and 15 if
     the preset does not run on the card.
     """
-    from builder.presets.choose import resolved
     from builder.presets.exports import FORMATS
-    from builder.presets.images import described, prepared, write_key
+    from builder.presets.images import described, write_key
     from builder.presets.run import refusal
 
-    recipes, loaded = catalog_at(), user_settings()
-    asked = wanted(
-        target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
-    )
-    asked = replace(asked, cpu=cpu, card=card, restart=restart)
-    found, size = resolved(
-        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
-    )
-    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
+    given = (target, model, draft, mmproj, context, port, options)
+    where: dict[str, Any] = {
+        "listen": listen,
+        "key_file": key_file,
+        "card": card,
+        "restart": restart,
+    }
+    job = wanted(*given, **where, cpu=cpu)
     unfit = refusal(job, card)
     if unfit and not dry_run:
         raise unfit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -228,11 +227,4 @@ def pull(target: Target) -> None:
 
     A published image is pulled; any other one is built. An interrupted download continues.
     """
-    from builder.presets.choose import resolved
-    from builder.presets.images import prepared
-
-    recipes, loaded = catalog_at(), user_settings()
-    found, context = resolved(recipes, target, loaded.state_dir, log)
-    request = replace(wanted(found, None, None, None, None, None, None), context=context)
-    job = prepared(recipes, request, loaded, log)
-    _obtained(job, start=False)
+    _obtained(wanted(target), start=False)
