@@ -185,7 +185,7 @@ RecipeName = Annotated[
     str,
     argument(
         "RECIPE",
-        "Name of a recipe, or of an engine that has only one recipe.",
+        "Name of a recipe, or of an engine: its current recipe.",
         autocompletion=recipes,
     ),
 ]
@@ -193,7 +193,7 @@ RecipeNames = Annotated[
     list[str],
     argument(
         "RECIPE",
-        "Names of recipes, or of engines that have only one recipe.",
+        "Names of recipes, or of engines: their current recipes.",
         autocompletion=recipes,
     ),
 ]

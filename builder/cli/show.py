@@ -320,7 +320,7 @@ def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
 def show(
     recipe: str = argument(
         "RECIPE|PRESET|BASE",
-        "Name of a recipe, of an engine that has only one recipe, of a base, or of a preset; the "
+        "Name of a recipe, of an engine (its current recipe), of a base, or of a preset; the "
         "short name of a preset.",
         autocompletion=options.presets_and_recipes,
     ),
