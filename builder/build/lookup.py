@@ -45,6 +45,7 @@ from builder.presets import cards, is_preset
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
+from builder.recipes.catalog import known_exceptions
 from builder.recipes.probes import Accept
 from builder.recipes.schema import Recipe
 from builder.sources import gather
@@ -141,6 +142,8 @@ def contract_of(plan: Plan) -> str:
     if plan.platform != "linux/amd64":
         contract["platform"] = plan.platform
     contract["checks"] = CHECKS_VERSION
+    known = [each for each in known_exceptions(plan.recipe.family) if each.check != "numbers"]
+    contract["accept"] += [each.model_dump(mode="json") for each in known]
     presets = of_recipe(plan.file.parents[1], plan.name)
     contract["presets"] = {name: each.identity for name, each in presets.items()}
     return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()

@@ -36,7 +36,7 @@ from builder.image.code_paths import (
 from builder.presets import cards
 from builder.presets.schema import TRIALS, Preset, PresetUse, read_trials
 from builder.recipes.catalog import Catalog
-from builder.recipes.schema import GitSource, by_version
+from builder.recipes.schema import GitSource, Recipe, by_version
 from simulator.report import mib
 from simulator.work import WorkPath, texts_by_work
 
@@ -426,26 +426,30 @@ def readme_tables(
     receipts: Mapping[str, int],
 ) -> dict[str, str]:
     """The tables of the README as Markdown by the name of their mark: ``engines``, ``checks``."""
-    by_engine: dict[str, list[str]] = {}
+    by_engine: dict[str, list[Recipe]] = {}
     recipes = [entry.recipe for entry in catalog.engines.values() if entry.recipe is not None]
     for recipe in sorted(recipes, key=by_version):
-        by_engine.setdefault(recipe.engine, []).append(recipe.name)
+        by_engine.setdefault(recipe.engine, []).append(recipe)
     models: dict[str, set[str]] = {engine: set() for engine in by_engine}
     for preset in presets.values():
         models[catalog.engine(preset.recipe).recipe.engine].add(preset.model.name)
     kept_by_name = {each.recipe: each for each in images}
     engines, checks = [], []
-    for engine, names in sorted(by_engine.items()):
-        versions = ", ".join(name.removeprefix(f"{engine}-") for name in names)
-        engines.append((engine, versions, ", ".join(sorted(models[engine]))))
+    for engine, versions in sorted(by_engine.items()):
+        current = [each for each in versions if not each.kept]
+        newest = ", ".join(each.version for each in current)
+        kept = str(len(versions) - len(current) or "")
+        engines.append((engine, newest, kept, ", ".join(sorted(models[engine]))))
+        names = [each.name for each in (*versions, *current)]
         if tried := [kept_by_name[name] for name in names if name in kept_by_name]:
             checks.append(_gates(tried[-1], receipts.get(tried[-1].recipe, 0)))
     never = [recipe.name for recipe in recipes if recipe.name not in kept_by_name]
     count = (
         f"\nTried: {len(recipes) - len(never)} of {len(recipes)} recipes. No image of these was: "
     )
+    header = ("engine", "current versions", "older ones (`list --all`)", "models with a preset")
     return {
-        "engines": _rows(("engine", "versions", "models with a preset"), engines),
+        "engines": _rows(header, engines),
         "checks": _rows(GATES, checks) + f"{count}{', '.join(never)}.\n",
     }
 

@@ -31,7 +31,6 @@ from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
-from builder.recipes.probes import Accept
 from simulator.report import Report
 from simulator.work import function_of
 
@@ -117,30 +116,14 @@ class Group(Model):
         return list(found.values())
 
 
-class _Fault(Model):
-    case: Text
-    why: Text
-
-
 class _File(Model):
     group: list[Group]
-    fault: list[_Fault]
-    """Cases that differ in every tree of ggml before a change of upstream's."""
 
 
 @cache
-def _file() -> _File:
-    return read_model(FILE, _File)
-
-
 def groups() -> Sequence[Group]:
     """All groups of cases."""
-    return _file().group
-
-
-def known_faults() -> list[Accept]:
-    """The faults of ggml that every recipe accepts."""
-    return [Accept(check="numbers", case=each.case, why=each.why) for each in _file().fault]
+    return read_model(FILE, _File).group
 
 
 def chains(output: str) -> list[Case]:

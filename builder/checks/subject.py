@@ -24,6 +24,7 @@ from builder.image.code_paths import CodePaths
 from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.presets.schema import Preset, PresetUse
+from builder.recipes.catalog import known_exceptions
 from builder.recipes.probes import Accept
 from builder.recipes.schema import Recipe
 
@@ -111,8 +112,9 @@ NAMED = 8  # offenders that a check names
 class Rules:
     """Checks rules; remembers which exemptions of the recipe were used."""
 
-    def __init__(self, accepted: Sequence[Accept] = ()) -> None:
-        self._accepted = accepted
+    def __init__(self, accepted: Sequence[Accept] = (), known: Sequence[Accept] = ()) -> None:
+        self._own = accepted
+        self._accepted = [*accepted, *known]
         self._used: set[int] = set()
 
     def accepts(self, kind: str, path: str, description: str = "") -> Accept | None:
@@ -149,11 +151,11 @@ class Rules:
         return Check.of(kind, subject, expected, found, not left)
 
     def unused(self) -> Iterator[Check]:
-        """A failed check for each exemption that nothing needs.
+        """A failed check for each exemption of the recipe that nothing needs.
 
         Not of ``numbers``: whether a race shows depends on the order in which warps run.
         """
-        for number, accept in enumerate(self._accepted):
+        for number, accept in enumerate(self._own):
             if number not in self._used and accept.check != "numbers":
                 subject = f"{accept.check} {accept.covered}"
                 expected = f"something that breaks the rule ({accept.why})"
@@ -180,8 +182,6 @@ class Context:
     work: Path
     numbers: NumbersTest | str | BuilderError = "nothing is known of its build"
     """Their sources; why there are none; the error that a check of them ends with."""
-    known_faults: Sequence[Accept] = ()
-    """What every recipe accepts (``kernel_test.known_faults``)."""
     checks: list[Check] = field(default_factory=list)
     code: tuple[CodePaths, ...] = ()
     device: DeviceUse | None = None
@@ -208,9 +208,10 @@ class Context:
 
     @cached_property
     def rules(self) -> Rules:
-        """What the recipe exempts from checks, and the known faults of ggml."""
-        accepted = self.subject.recipe.accept if self.subject.recipe else []
-        return Rules([*accepted, *self.known_faults])
+        """What the recipe and all images of its family are exempted from."""
+        recipe = self.subject.recipe
+        own = recipe.accept if recipe else []
+        return Rules(own, known_exceptions(recipe.family if recipe else ""))
 
     @cached_property
     def stub(self) -> Path | None:

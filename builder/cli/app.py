@@ -201,7 +201,7 @@ def _options_before_commands(
     ),
 ) -> None:
     if catalog is not None:
-        os.environ[CATALOG] = str(catalog)  # where each command's own option looks
+        os.environ[CATALOG] = str(catalog)
 
 
 app = _application(PANELS)
@@ -295,7 +295,19 @@ def _words() -> list[str]:
         case ["version"]:
             return ["--version"]
         case words:
-            return words
+            return _catalog_first(words)
+
+
+def _catalog_first(words: list[str]) -> list[str]:
+    """``--catalog DIR`` may stand anywhere before ``--``: the application takes it first."""
+    end = words.index("--") if "--" in words else len(words)
+    for at, word in enumerate(words[:end]):
+        if word == "--catalog" and at + 1 == end:
+            raise UsageError("--catalog needs a value", hint="--catalog DIR")
+        if word.partition("=")[0] == "--catalog":
+            size = 1 if "=" in word else 2
+            return [*words[at : at + size], *_catalog_first(words[:at] + words[at + size :])]
+    return words
 
 
 @cache

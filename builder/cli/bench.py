@@ -78,7 +78,6 @@ def run_benchmark(
         dir_okay=False,
     ),
     by: str | None = option("--by NAME", "Your name in the receipt. Default: none."),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Measure the generation speed of an image or a server.
@@ -102,7 +101,7 @@ def run_benchmark(
         found = bench.of_url(target, name, os.environ.get("OPENAI_API_KEY", ""), settings, log)
     else:
         sizes = options.contexts(context)
-        chosen = _image(catalog, target, model, draft, flags or [])
+        chosen = _image(target, model, draft, flags or [])
         if receipt is not None:
             bench.require_receipt(chosen, by)  # before the first run
             chosen = replace(chosen, verbose=True)
@@ -131,16 +130,14 @@ def _write_receipt(made: Receipt, file: Path) -> None:
     log(f"wrote {file}; {after}")
 
 
-def _image(
-    catalog: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
-) -> ServedImage:
+def _image(name: str, model: Path | None, draft: Path | None, flags: list[str]) -> ServedImage:
     from builder.build.lookup import Images
     from builder.cli.session import build_session
     from builder.measure.bench import ServedImage
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model FILE")
-    session = build_session(catalog)
+    session = build_session()
     image, recipe = Images(session).served(name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(
@@ -247,7 +244,6 @@ group_receipts = typer.Typer()
 @group_receipts.callback(invoke_without_command=True)
 def receipts(
     context: typer.Context,
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """List the receipts: benchmarks of published images on cards, the fastest first.
@@ -259,7 +255,7 @@ def receipts(
         return
     from builder.presets.receipts import checked
 
-    found = checked(catalog_at(catalog), datetime.now(UTC))
+    found = checked(catalog_at(), datetime.now(UTC))
     if as_json:
         entries = found.entries
         print_json([{"name": of.name, **of.receipt.model_dump(mode="json")} for of in entries])
@@ -280,7 +276,6 @@ def add(
         exists=True,
         dir_okay=False,
     ),
-    catalog: options.CatalogOption = None,
     dry_run: options.DryRunOption = False,
 ) -> None:
     """Check a receipt and copy it to receipts/.
@@ -293,7 +288,7 @@ def add(
     from builder.publish.registry import remote_image
     from builder.publish.tags import repository_of
 
-    recipes = catalog_at(catalog)
+    recipes = catalog_at()
     receipt = receipts.read_receipt(file)
 
     def published(recipe: str, digest: str) -> RemoteImage | None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 def build(
     recipes: options.RecipeNames,
-    catalog: options.CatalogOption = None,
     platform: options.PlatformOption = None,
     rebuild: bool = flag(
         "--rebuild",
@@ -52,7 +51,6 @@ def build(
         raise typer.BadParameter("--output takes the files of one recipe")
     with reporter(junit) as progress:
         session = build_session(
-            catalog,
             progress,
             gpu_test=GpuTest(),
             rebuild=rebuild,
@@ -142,7 +140,6 @@ def smoke(
         "in its label builder.recipe; if there is none, only the checks for all images run.",
         autocompletion=options.recipes,
     ),
-    catalog: options.CatalogOption = None,
     platform: options.PlatformOption = None,
     card: list[str] | None = option(
         "--card CARD",
@@ -183,9 +180,7 @@ def smoke(
     if (model or draft) and not gpu_test.due():
         log("Docker offers no GPU: --model and --draft are not used")
     one = card[0] if card else None
-    session = build_session(
-        catalog, reporter(junit), gpu_test=gpu_test, card=one, platform=platform
-    )
+    session = build_session(reporter(junit), gpu_test=gpu_test, card=one, platform=platform)
     if card:
         cards.load(session.catalog.root, card[0])  # before the image is looked for
     found = lookup.smoke_test(session, target)

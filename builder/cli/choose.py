@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import options
-from builder.cli.options import checked_capability, flag, one_context, option, user_settings
+from builder.cli.options import checked_capability, farm, flag, one_context, option, user_settings
 from builder.cli.terminal import counted, line, log, out, paragraph, print_json, table
 from builder.core import sizes
 from builder.core.errors import PROGRAM, FitError, UsageError
-from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +84,6 @@ def choose(
     everything: bool = flag(
         "--all", "All presets that run, and why the others do not, grouped by reason."
     ),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Say what to start on a card: one run of each model, the largest model first.
@@ -113,7 +111,7 @@ def choose(
     from builder.presets.proposals import proposals
 
     least = one_context(context) if context is not None else 0
-    there, recipes = of_farm(farm_root(catalog))
+    there, recipes = of_farm(farm())
     _require_presets(there, model)
     here = _machine(recipes, card or [], memory, capability, driver or "")
     own = user_settings()

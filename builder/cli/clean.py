@@ -30,7 +30,6 @@ def clean(
     model: list[str] | None = option(
         "--model NAME", "Remove this file of the models directory: OWNER/NAME/FILE; repeatable."
     ),
-    catalog: options.CatalogOption = None,
     dry_run: bool = flag("--dry-run", "Show what would be removed, and remove nothing."),
     yes: bool = option("--yes -y", "Remove without a question.", False),
     as_json: options.JsonOption = False,
@@ -47,7 +46,7 @@ def clean(
     from builder.build import clean as things
     from builder.docker import engine as docker
 
-    recipes, loaded, usage = catalog_at(catalog), user_settings(), None
+    recipes, loaded, usage = catalog_at(), user_settings(), None
     log("asking Docker what it holds")
     try:
         usage = docker.usage()

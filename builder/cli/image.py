@@ -44,7 +44,6 @@ def kernels(
     image: str = argument(
         "RECIPE|IMAGE", "Name of a recipe, or any image.", autocompletion=options.recipes
     ),
-    catalog: options.CatalogOption = None,
     platform: options.OnePlatformOption = None,
     card: str = option(
         "--capability MAJOR.MINOR",
@@ -68,7 +67,7 @@ def kernels(
     from builder.cli.session import build_session
     from simulator.selection import Capability
 
-    session = build_session(catalog, platform=platform)
+    session = build_session(platform=platform)
     ledger = ledger_of(session, image, Capability.parse(card))
     print_ledger(_runnable(_only(ledger, library)), as_json=as_json)
 
@@ -177,7 +176,6 @@ def _figures(kernel: Kernel) -> list[str]:
 
 def ptx(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     platform: options.OnePlatformOption = None,
     builder: options.BuilderOption = None,
     output: Path | None = output_option(
@@ -208,7 +206,7 @@ def ptx(
     if published is not None:
         if output is None or compiles:
             raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
-        repository = repository_of(catalog_at(catalog), recipe, log)
+        repository = repository_of(catalog_at(), recipe, log)
         found = attached(repository, published, ccache.KIND, platform)
         with tempfile.NamedTemporaryFile() as packed:
             packed.write(found[0].content)
@@ -216,7 +214,7 @@ def ptx(
             ccache.unpack(Path(packed.name), output)
         return
     with reporter() as progress:
-        session = build_session(catalog, progress, platform=platform, builder=builder)
+        session = build_session(progress, platform=platform, builder=builder)
         plan = session.resolve(recipe)
         image = Images(session).require(plan)
         kept = ptx_of_image(plan, image, session, compiles=compiles)
@@ -241,7 +239,6 @@ def ptx(
 
 def compilers(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     versions: list[str] | None = option(
         "--nvcc VERSION",
         "Only this version, as the package index has it: 13.2.51. May be repeated. Default: all "
@@ -260,7 +257,7 @@ def compilers(
 
     if save and versions:
         raise UsageError("--save writes the table of all releases", hint="leave out --nvcc")
-    loaded = catalog_at(catalog)
+    loaded = catalog_at()
     found = tables.tabled(loaded, recipe, options.user_settings(), log, versions)
     if save:
         log(f"written  {tables.write(found, loaded.root)}")
@@ -301,7 +298,6 @@ def compare(
         "output of `bench --json`: FILE.json.",
     ),
     after: str = argument(f"B={KINDS}", "Compared with A."),
-    catalog: options.CatalogOption = None,
     platform: Platform | None = option(
         "--platform OS/ARCHITECTURE",
         "Compare the images for this platform: linux/amd64 or linux/arm64. Default: linux/amd64.",
@@ -332,9 +328,9 @@ def compare(
     if numbers:
         if platform is not None or times:
             raise typer.BadParameter("--numbers takes neither --platform nor --times")
-        _compare_numbers(build_session(catalog), before, after, as_json=as_json)
+        _compare_numbers(build_session(), before, after, as_json=as_json)
         return
-    found = compare_named(build_session(catalog), before, after, platform)
+    found = compare_named(build_session(), before, after, platform)
     print_comparison(found, times=times, as_json=as_json)
     if not found.same(times=times):
         raise DifferenceError(f"{before} and {after} differ", summary(found, times=times)[0])
@@ -557,7 +553,6 @@ def reproduce(
         "`REGISTRY/REPOSITORY:TAG`.",
         autocompletion=options.recipes,
     ),
-    catalog: options.CatalogOption = None,
     platform: options.OnePlatformOption = None,
     bases: bool = flag("--bases", "Also build the bases of an engine again."),
     attest: bool = flag(
@@ -581,7 +576,7 @@ def reproduce(
 
     with reporter() as progress, ExitStack() as stack:
         session = build_session(
-            catalog, progress, offline=offline, jobs=jobs, builder=builder, platform=platform
+            progress, offline=offline, jobs=jobs, builder=builder, platform=platform
         )
         attested = stack.enter_context(attestation(session, target)) if attest else None
         result = build_again(session, target, with_bases=bases)

@@ -36,7 +36,6 @@ WIDE = 120  # columns
 
 def nightly(
     recipes: options.Recipes = None,
-    catalog: options.CatalogOption = None,
     builder: options.BuilderOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -52,7 +51,7 @@ def nightly(
 
     runs = []
     with reporter() as progress:
-        session = build_session(catalog, progress, gpu_test=GpuTest(), builder=builder)
+        session = build_session(progress, gpu_test=GpuTest(), builder=builder)
         for run in run_channels(session, recipes or []):
             runs.append(run)
             progress.log(f"{run.recipe}: {run.outcome}: {run.reason or run.upstream}")
@@ -62,7 +61,6 @@ def nightly(
 
 def status(
     recipes: options.Recipes = None,
-    catalog: options.CatalogOption = None,
     channels: bool = flag("--channels", "Only recipes that have a channel."),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -82,7 +80,7 @@ def status(
     from builder.upstream.patches import open_session
     from builder.upstream.status import require_fresh, statuses
 
-    found = catalog_at(catalog)
+    found = catalog_at()
     loaded = user_settings()
     with open_session(found, loaded, log, offline=False) as session:
         repositories = session.repositories
@@ -229,7 +227,6 @@ class BuildFails(StrEnum):
 
 def bisect(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     platform: options.OnePlatformOption = None,
     builder: options.BuilderOption = None,
     good: str | None = option("--good REF", "Tag, branch or commit that is known to be good."),
@@ -274,7 +271,7 @@ def bisect(
 
     progress = reporter()
     builds = build_session(
-        catalog, progress, gpu_test=GpuTest(), jobs=jobs, builder=builder, platform=platform
+        progress, gpu_test=GpuTest(), jobs=jobs, builder=builder, platform=platform
     )
     if reset:
         search.reset(builds, recipe)
@@ -334,7 +331,6 @@ group.add_typer(ccache, name="ccache")
 @group.command()
 def matrix(
     recipes: options.Recipes = None,
-    catalog: options.CatalogOption = None,
     changed_since: str | None = option(
         "--changed-since REV",
         "Only recipes whose image or whose checks changed since this commit of the catalog's "
@@ -359,18 +355,21 @@ def matrix(
     """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
 
     With --json, the output is a matrix for GitHub's fromJSON. Changes are found by build keys: a
-    new template changes every recipe, a comment none.
+    new template changes every recipe, a comment none. A recipe that is kept beside a newer one has
+    a job only if it is named, or changed itself.
     """
     from builder.upstream import night as matrices
 
     if direct and changed_since is None:
         raise typer.BadParameter("requires --changed-since", None, None, "--direct")
-    found = catalog_at(catalog)
+    found = catalog_at()
     jobs = matrices.jobs(found, recipes or (), tracked=tracked)
     if changed_since is not None:
         with tempfile.TemporaryDirectory() as work:
             before = matrices.earlier(found.root, changed_since, Path(work), log)
         jobs = matrices.changed(jobs, before, direct=direct)
+    elif not recipes:
+        jobs = [job for job in jobs if not job.kept]
     placed, left_out = matrices.placed(jobs, large_runner)
     for job in left_out:
         log(
@@ -391,7 +390,6 @@ def matrix(
 @group.command()
 def trials(
     recipes: options.Recipes = None,
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Write what the smoke test found without a GPU to trials/, for machines without the image.
@@ -404,7 +402,7 @@ def trials(
     from builder.presets.schema import TRIALS
     from builder.presets.shapes import own_contexts
 
-    found, state = catalog_at(catalog), user_settings().state_dir
+    found, state = catalog_at(), user_settings().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
     presets = {each.name: each.preset for each in preset_files.load(found).valid()}
     files = {}
@@ -430,7 +428,6 @@ def trials(
 def save(
     recipe: options.RecipeName,
     file: Path = argument("FILE", "A tar file; an existing one is replaced.", dir_okay=False),
-    catalog: options.CatalogOption = None,
     builder: options.BuilderOption = None,
     limit: float = option(
         "--limit GIB",
@@ -447,14 +444,13 @@ def save(
     """
     from builder.build import ccache as compiler_cache
 
-    _carry(recipe, file, catalog, builder, partial(compiler_cache.save, limit=limit), as_json)
+    _carry(recipe, file, builder, partial(compiler_cache.save, limit=limit), as_json)
 
 
 @ccache.command()
 def load(
     recipe: options.RecipeName,
     file: Path = argument("FILE", "A file that `builder ci ccache save` wrote.", dir_okay=False),
-    catalog: options.CatalogOption = None,
     builder: options.BuilderOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -465,13 +461,12 @@ def load(
     """
     from builder.build import ccache as compiler_cache
 
-    _carry(recipe, file, catalog, builder, compiler_cache.load, as_json)
+    _carry(recipe, file, builder, compiler_cache.load, as_json)
 
 
 def _carry(
     recipe: str,
     file: Path,
-    catalog: Path | None,
     builder: str | None,
     carry: Callable[..., int],
     as_json: bool,
@@ -480,7 +475,7 @@ def _carry(
     from builder.build.build import compile_image
     from builder.cli.session import build_session
 
-    session = build_session(catalog, builder=builder)
+    session = build_session(builder=builder)
     image = compile_image(session.plans(recipe)[0], session)
     size = None
     if image is not None:
@@ -563,7 +558,6 @@ def site(
         "Directory for the pages; an earlier site in it is replaced.", ...
     ),
     offline: bool = flag("--offline", "Ask no registry: without tags, history and nights."),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Write static pages: presets by card, images, speeds, nights.
@@ -576,7 +570,7 @@ def site(
     from builder.site.facts import collect
     from builder.site.pages import write
 
-    recipes = catalog_at(catalog)
+    recipes = catalog_at()
     receipts = checked(recipes, datetime.now(UTC))
     found = collect(recipes, user_settings(), log, receipts.entries, offline=offline)
     written = write(found, output.absolute())

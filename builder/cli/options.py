@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 CATALOG = "BUILDER_CATALOG"
+"""The variable that --catalog sets."""
 
 # Completion in a shell: names of the catalog.
 #
@@ -61,7 +62,10 @@ def complete_tags(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def of_recipe(root: Path) -> list[str]:
         text = (root / "recipes" / f"{ctx.params['recipe']}.toml").read_text("utf-8")
-        return [str(tag) for tag in tomllib.loads(text)["image"]["tags"]]
+        recipe = tomllib.loads(text)
+        image = recipe.get("image", {})
+        tags = [*image.get("tags", [recipe["version"]]), *image.get("moving", [])]
+        return [str(tag) for tag in tags]
 
     return _completed(ctx, incomplete, of_recipe)
 
@@ -70,8 +74,8 @@ def _completed(
     ctx: typer.Context, incomplete: str, names: Callable[[Path], Iterable[str]]
 ) -> list[str]:
     try:
-        given = ctx.params.get("catalog") or ctx.find_root().params.get("catalog")
-        found = names(farm_root(given))
+        given = ctx.find_root().params.get("catalog")
+        found = names(given or farm())
     except (RecipeError, OSError, ValueError, LookupError):
         return []  # a shell that completes shows no errors
     return [name for name in found if name.startswith(incomplete)]
@@ -181,7 +185,7 @@ RecipeName = Annotated[
     str,
     argument(
         "RECIPE",
-        "Name of a recipe, or of an engine that has only one recipe.",
+        "Name of a recipe, or of an engine: its current recipe.",
         autocompletion=recipes,
     ),
 ]
@@ -189,7 +193,7 @@ RecipeNames = Annotated[
     list[str],
     argument(
         "RECIPE",
-        "Names of recipes, or of engines that have only one recipe.",
+        "Names of recipes, or of engines: their current recipes.",
         autocompletion=recipes,
     ),
 ]
@@ -216,11 +220,6 @@ Reference = Annotated[
         autocompletion=complete_tags,
     ),
 ]
-CatalogOption = Annotated[
-    Path | None,
-    option("--catalog DIR", "As before the command.", ..., envvar=CATALOG, hidden=True),
-]
-"""The global option, where it stands after the command."""
 PlatformOption = Annotated[
     Platform | None,
     option(
@@ -282,11 +281,17 @@ JunitOption = Annotated[
 ]
 
 
-def catalog_at(folder: Path | None) -> Catalog:
-    """Read all recipes; raises ``RecipeError`` if there is no catalog."""
+def farm() -> Path:
+    """The farm of --catalog, else the nearest; raises ``RecipeError`` if there is none."""
+    given = os.environ.get(CATALOG)
+    return farm_root(Path(given) if given else None)
+
+
+def catalog_at(root: Path | None = None) -> Catalog:
+    """Read all recipes, of the user's farm unless one is given; raises ``RecipeError``."""
     from builder.engines.families import load_catalog
 
-    return load_catalog(farm_root(folder))
+    return load_catalog(root or farm())
 
 
 def user_settings() -> Settings:

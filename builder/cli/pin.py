@@ -52,7 +52,6 @@ def lock(
     names: list[str] = argument(
         "NAME...", "Recipes or bases with Python requirements or Debian packages."
     ),
-    catalog: options.CatalogOption = None,
     only: Kind | None = option("--only", "Lock only Python requirements, or only Debian packages."),
     python: str | None = option(
         "--python 3.N",
@@ -71,7 +70,7 @@ def lock(
 
     loaded = user_settings()
     loaded.require_directories()
-    found = catalog_at(catalog)
+    found = catalog_at()
 
     def depth(name: str) -> int:
         return len(found.chain(name)) if name in found.bases else len(found.bases) + 1
@@ -89,6 +88,7 @@ def lock(
                 lacks = what.get(only, "no Debian packages")
                 raise RecipeError(f"{entry.name} has {lacks} to lock", hint=HINT)
             for kind in kinds:
+                entry.require_own_lock(kind)
                 if kind is Kind.debian:
                     made = debian.make(entry)
                 else:
@@ -116,7 +116,6 @@ group = typer.Typer(
 @group.command()
 def update(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     to: str | None = option(
         "--to REF",
         "Tag, branch, commit or release. Default: the upstream that [track] names, else the "
@@ -138,7 +137,7 @@ def update(
     from builder.upstream.update import evaluate
     from builder.upstream.update import update as move_pin
 
-    found = catalog_at(catalog)
+    found = catalog_at()
     entry = found.engine(recipe)
     with open_session(found) as session:
         change = move_pin(session, entry, to)
@@ -176,22 +175,21 @@ def update(
 @group.command()
 def outdated(
     recipe: options.SomeRecipe = None,
-    catalog: options.CatalogOption = None,
     offline: options.OfflineOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """List pins that are behind upstream: by how much, since when, and what becomes of patches.
 
-    Without RECIPE, the table has the newest recipe of each engine. The last column has the state of
-    its patches at the newest version, as `builder patch check` finds it. `builder status` shows the
-    published images, `builder pin lock NAME --dry-run` newer packages of Debian and PyPI.
+    Without RECIPE, the table has the current recipes. The last column has the state of patches at
+    the newest version, as `builder patch check` finds it. `builder status` shows the published
+    images, `builder pin lock NAME --dry-run` newer packages of Debian and PyPI.
     """
     from builder.upstream import status, track
 
-    found = catalog_at(catalog)
+    found = catalog_at()
     known: list[status.Outdated] = []
     failures: list[str] = []
-    recipes = chosen(found, recipe)
+    recipes = [each for each in chosen(found, recipe) if recipe or not each.recipe.kept]
     with open_session(found, offline=offline) as session:
         for entry in recipes:
             with collected(failures, entry.name):
@@ -243,7 +241,7 @@ def _behind(lag: Lag) -> str:
 
 
 @group.command()
-def mirror(recipe: options.SomeRecipe = None, catalog: options.CatalogOption = None) -> None:
+def mirror(recipe: options.SomeRecipe = None) -> None:
     """Download and keep every pinned input, so that builds do not depend on upstream.
 
     With them in the cache directory, `builder build --offline` and `builder patch check --offline`
@@ -252,7 +250,7 @@ def mirror(recipe: options.SomeRecipe = None, catalog: options.CatalogOption = N
     from builder.engines.families import bases_of
     from builder.upstream import locks
 
-    found = catalog_at(catalog)
+    found = catalog_at()
     failures: list[str] = []
     entries = chosen(found, recipe)
     with open_session(found) as session:
@@ -278,7 +276,6 @@ group.command()(lock)
 @group.command()
 def image(
     base: str = argument("BASE", "A base that starts from a published image."),
-    catalog: options.CatalogOption = None,
     dry_run: options.DryRunOption = False,
 ) -> None:
     """Pin the image that a base starts from to its current digest in the registry.
@@ -288,7 +285,7 @@ def image(
     from builder.build.roots import digest_today
     from builder.recipes.edit import Keys, difference, edited, write
 
-    entry = catalog_at(catalog).base(base)
+    entry = catalog_at().base(base)
     table = "published" if entry.recipe.published else "root"
     pins: dict[Keys, str | None] = {(table, "digest"): digest_today(entry)}
     if entry.recipe.published is not None:
@@ -402,7 +399,6 @@ patch_group = typer.Typer(
 @patch_group.command()
 def check(
     recipe: options.SomeRecipe = None,
-    catalog: options.CatalogOption = None,
     against: list[str] | None = option(
         "--against REF",
         "Also check the patches against this tag, branch, commit or release. May be repeated.",
@@ -419,7 +415,7 @@ def check(
     """
     from builder.upstream.patches import diagnose
 
-    found = catalog_at(catalog)
+    found = catalog_at()
     findings: list[PatchFinding] = []
     notes: list[str] = []
     failures: list[str] = []
@@ -445,7 +441,6 @@ def check(
 def add(
     recipe: options.RecipeName,
     pull: int = option("--pull N", "Number of the pull request.", ..., min=1),
-    catalog: options.CatalogOption = None,
     repository: str | None = option(
         "--repository URL", "Repository of the pull request. Default: the repository of the source."
     ),
@@ -466,7 +461,7 @@ def add(
     """
     from builder.upstream.update import findings_of, pin_pull_request
 
-    found = catalog_at(catalog)
+    found = catalog_at()
     entry = found.engine(recipe)
     with open_session(found) as session:
         about = {"repository": repository, "onto": onto, "why": reason}

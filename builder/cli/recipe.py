@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from builder.cli import options
-from builder.cli.options import argument, catalog_at, flag, option, output_option, user_settings
+from builder.cli.options import (
+    argument,
+    catalog_at,
+    farm,
+    flag,
+    option,
+    output_option,
+    user_settings,
+)
 from builder.cli.pin import open_session
 from builder.cli.terminal import counted, line, log, minute, paragraph, print_json, table
 from builder.core.errors import PROGRAM, RecipeError, WorldError
-from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
     from builder.plan.explain import Checked
@@ -54,7 +61,6 @@ def new(
         "--license SPDX",
         "SPDX license expression. Default: the license file's, if its text is known.",
     ),
-    catalog: options.CatalogOption = None,
     force: bool = flag("--force", "Replace the recipe of that name if there is one."),
     dry_run: options.DryRunOption = False,
 ) -> None:
@@ -65,7 +71,7 @@ def new(
     """
     from builder.upstream import new_recipe
 
-    recipes = catalog_at(catalog)
+    recipes = catalog_at()
     wish = new_recipe.Wish(
         url=url, ref=ref, root=root, like=like, name=name, summary=about, license=license_id
     )
@@ -86,7 +92,8 @@ def new(
     if like is not None:
         parts = "entrypoint, definitions, packages, probes, summary"
         log(f"look over what it has from {like}: {parts}")
-    where = f" --catalog {shlex.quote(str(catalog))}" if catalog else ""
+    given = os.environ.get(options.CATALOG)
+    where = f" --catalog {shlex.quote(given)}" if given else ""
     log(f"next: {PROGRAM} build {found.recipe.name}{where}")
 
 
@@ -98,7 +105,6 @@ def check(
         None,
         autocompletion=options.presets_and_recipes,
     ),
-    catalog: options.CatalogOption = None,
     strict: bool = flag("--strict", "Treat warnings as errors, for CI of a catalog."),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -111,7 +117,7 @@ def check(
     from builder.presets import catalog as preset_files
     from builder.presets import is_preset
 
-    loaded = catalog_at(catalog)
+    loaded = catalog_at()
     presets = preset_files.load(loaded)
     named = recipes or [*loaded.engines, *presets.entries, *presets.archived]
     # The file of a preset may be misnamed: MODEL.toml.
@@ -156,7 +162,6 @@ def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> N
 @group.command()
 def explain(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     platform: options.OnePlatformOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -169,7 +174,7 @@ def explain(
     from builder.cli.show import explanation, print_explanation
     from builder.image.code_paths import HEADER, rows, text_of_sums
 
-    root = farm_root(catalog)
+    root = farm()
     found = explanation(root, recipe, platform)
     code = code_of(root, found["name"], found["platform"], user_settings().state_dir)
     if as_json:
@@ -186,7 +191,6 @@ def explain(
 def export(
     recipe: options.RecipeName,
     reference: options.Reference,
-    catalog: options.CatalogOption = None,
     output: Path | None = output_option(
         "Directory for the recipe. Default: recipes/ of the catalog."
     ),
@@ -200,8 +204,8 @@ def export(
     from builder.publish.tags import repository_of
     from builder.recipes.edit import write
 
-    folder = output or farm_root(catalog) / "recipes"
-    repository = repository_of(catalog_at(catalog), recipe, log)
+    folder = output or farm() / "recipes"
+    repository = repository_of(catalog_at(), recipe, log)
     attached = attachments.attached(repository, reference, attachments.RECIPE)
     texts = {folder / name: text for name, text in attachments.recipe_texts(attached).items()}
     if dry_run:
@@ -227,8 +231,11 @@ def schema(
     An editor finds it through the first line of a recipe: `#:schema schemas/recipe.schema.json`
     """
     from builder.presets.schema import Preset
-    from builder.recipes.schema import BaseRecipe, Recipe, json_schema
+    from builder.recipes.schema import BaseRecipe, Recipe, json_schema, with_extends
 
     if base and preset:
         raise typer.BadParameter("--base and --preset exclude each other")
-    print_json(json_schema(Preset if preset else BaseRecipe if base else Recipe))
+    if preset or base:
+        print_json(json_schema(Preset if preset else BaseRecipe))
+    else:
+        print_json(with_extends(json_schema(Recipe)))

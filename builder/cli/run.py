@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from builder.build.build import BuildSession
     from builder.build.reports import EnginePaths
     from builder.presets.fit import Fit, FitTrial, LoadedFile
-    from builder.presets.images import LaunchRequest
+    from builder.presets.images import Launch
     from builder.presets.models import Progress
     from builder.presets.run import Running
     from builder.presets.service import Service
@@ -111,18 +111,19 @@ RestartOption = Annotated[
 
 def wanted(
     target: str,
-    model: Path | None,
-    draft: Path | None,
-    mmproj: Path | None,
-    context: str | None,
-    port: int | None,
-    options: list[str] | None,
+    model: Path | None = None,
+    draft: Path | None = None,
+    mmproj: Path | None = None,
+    context: str | None = None,
+    port: int | None = None,
+    options: list[str] | None = None,
     *,
-    listen: str = LOOPBACK,
     key_file: str | None = None,
-) -> LaunchRequest:
-    """The request of these options."""
-    from builder.presets.images import OPEN, LaunchRequest
+    **more: Any,
+) -> Launch:
+    """What these options start: a short name means a preset of this machine, or of ``card``."""
+    from builder.presets.choose import resolved
+    from builder.presets.images import OPEN, LaunchRequest, prepared
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}
     size = one_context(context) if context is not None else None
@@ -130,7 +131,12 @@ def wanted(
     if key_file not in {None, OPEN}:
         key_file = str(Path(key_file or "").expanduser().absolute())
     made = LaunchRequest(target, named, size, port, tuple(options or ()))
-    return replace(made, listen=listen, key_file=key_file or "")
+    asked = replace(made, key_file=key_file or "", **more)
+    recipes, loaded = catalog_at(), user_settings()
+    found, size = resolved(
+        recipes, target, loaded.state_dir, log, card=asked.card, context=size, cpu=asked.cpu
+    )
+    return prepared(recipes, replace(asked, target=found, context=size), loaded, log)
 
 
 # ``builder run``.
@@ -170,7 +176,6 @@ def run(
         "--dry-run", "Print the `docker run` command; build, download and start nothing."
     ),
     seconds: float = option("--timeout SECONDS", "Time limit until it is healthy.", 900, min=1),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
 
@@ -188,19 +193,17 @@ def run(
     """
     from builder.presets import exports
     from builder.presets import run as server
-    from builder.presets.choose import resolved
-    from builder.presets.images import described, prepared
+    from builder.presets.images import described
     from builder.presets.run import refusal
 
-    recipes, loaded = catalog_at(catalog), user_settings()
-    asked = wanted(
-        target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
-    )
-    asked = replace(asked, cpu=cpu, old=old, card=card, restart=restart)
-    found, size = resolved(
-        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
-    )
-    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
+    given = (target, model, draft, mmproj, context, port, options)
+    where: dict[str, Any] = {
+        "listen": listen,
+        "key_file": key_file,
+        "card": card,
+        "restart": restart,
+    }
+    job = wanted(*given, **where, cpu=cpu, old=old)
     unfit = refusal(job, card)
     if unfit is not None and not printed:
         raise unfit
@@ -213,12 +216,12 @@ def run(
         typer.echo(exports.line(service))
         return
     with download_bars() as progress:
-        build, agrees = partial(build_image, catalog), partial(agreed, yes=yes)
+        build, agrees = build_image, partial(agreed, yes=yes)
         started = server.launch(job, card, seconds, build=build, progress=progress, agrees=agrees)
     print_started(started)
 
 
-def build_image(catalog: Path | None, recipe: str) -> None:
+def build_image(recipe: str) -> None:
     """Build and check the image of a recipe for the engine's platform, else its only image."""
     from builder.build import build
     from builder.checks.subject import GpuTest
@@ -226,7 +229,7 @@ def build_image(catalog: Path | None, recipe: str) -> None:
     from builder.docker import engine as docker
 
     with reporter() as progress:
-        session = build_session(catalog, progress, gpu_test=GpuTest())
+        session = build_session(progress, gpu_test=GpuTest())
         plans = session.plans(recipe)
         here = platform_of(docker.engine().architecture)
         plans = tuple(plan for plan in plans if plan.platform == here) or plans
@@ -354,7 +357,6 @@ def export(
     dry_run: bool = flag(
         "--dry-run", "Print the files; write nothing, and warn where it would be refused."
     ),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Write files that start a preset: for Compose, Podman, Kubernetes.
 
@@ -367,20 +369,18 @@ def export(
     The exit code is 4 if the image exists nowhere, or a model's file name is not known, and 15 if
     the preset does not run on the card.
     """
-    from builder.presets.choose import resolved
     from builder.presets.exports import FORMATS
-    from builder.presets.images import described, prepared, write_key
+    from builder.presets.images import described, write_key
     from builder.presets.run import refusal
 
-    recipes, loaded = catalog_at(catalog), user_settings()
-    asked = wanted(
-        target, model, draft, mmproj, context, port, options, listen=listen, key_file=key_file
-    )
-    asked = replace(asked, cpu=cpu, card=card, restart=restart)
-    found, size = resolved(
-        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
-    )
-    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
+    given = (target, model, draft, mmproj, context, port, options)
+    where: dict[str, Any] = {
+        "listen": listen,
+        "key_file": key_file,
+        "card": card,
+        "restart": restart,
+    }
+    job = wanted(*given, **where, cpu=cpu)
     unfit = refusal(job, card)
     if unfit and not dry_run:
         raise unfit
@@ -476,7 +476,6 @@ def fit(
         True,
     ),
     seconds: float = option("--timeout SECONDS", "Time limit until a server is ready.", 900, min=1),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Try how much context of a model fits on a card, without the card.
@@ -493,7 +492,7 @@ def fit(
 
     sizes_to_try = contexts(context) if context is not None else []
     # The simulated cards are for a PC.
-    session = build_session(catalog, platform="linux/amd64")
+    session = build_session(platform="linux/amd64")
     found_cards = [cards.load(session.catalog.root, name) for name in card]
     given = (model, draft, mmproj, found_cards, sizes_to_try, tuple(options or ()))
     wanted = FitRequest(*given, search, seconds)
@@ -625,7 +624,6 @@ def paths(
         "Card to simulate for --model: 5090, 5090-laptop, ...",
         autocompletion=options.known_cards,
     ),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show which kernels an engine takes for its work on the card.
@@ -638,10 +636,10 @@ def paths(
 
     if (model is None) != (card is None):
         raise typer.BadParameter("--model and --card go together", param_hint="--model")
-    recipes, state = catalog_at(catalog), user_settings().state_dir
+    recipes, state = catalog_at(), user_settings().state_dir
     names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
     if model is not None and card is not None:
-        session = build_session(catalog, platform="linux/amd64")
+        session = build_session(platform="linux/amd64")
         found = [_started(session, name, model, card) for name in names]
     else:
         found = [paths_of(recipes, name, state) for name in names]

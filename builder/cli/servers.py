@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from builder.cli import options
-from builder.cli.options import catalog_at, flag, option, user_settings
+from builder.cli.options import catalog_at, farm, flag, option, user_settings
 from builder.cli.run import (
     Target,
     agreed,
@@ -24,7 +22,6 @@ from builder.cli.run import (
 )
 from builder.cli.terminal import can_ask, line, log, print_json, table
 from builder.core.errors import Interrupted, UsageError, WorldError
-from builder.core.farm import farm_root
 from builder.core.log import duration
 
 if TYPE_CHECKING:
@@ -46,16 +43,16 @@ DAY = 86_400  # seconds
 LONGEST = 36_500 * DAY
 
 
-def ps(*, catalog: options.CatalogOption = None, as_json: options.JsonOption = False) -> None:
+def ps(*, as_json: options.JsonOption = False) -> None:
     """List the servers that `builder run` started: address, health, and whether they are outdated.
 
     A server that another checkout started has its path in the last column.
     """
     from builder.presets.servers import all_servers
 
-    root = str(farm_root(catalog).resolve())
+    root = str(farm().resolve())
     found = all_servers()
-    own = {each.server.name: each.why for each in _compared(catalog, found)}
+    own = {each.server.name: each.why for each in _compared(found)}
     rows = [
         {
             "server": each.title,
@@ -90,20 +87,20 @@ def _ago(time: str) -> str:
     return f"{seconds / 3600:.0f} h" if seconds >= 3600 else duration(seconds)
 
 
-def _compared(catalog: Path | None, servers: list[Found]) -> Iterator[Outdated]:
+def _compared(servers: list[Found]) -> Iterator[Outdated]:
     """The servers of this checkout, compared with its recipes and presets."""
     from builder.presets.run import compared
 
-    recipes, loaded = catalog_at(catalog), user_settings()
+    recipes, loaded = catalog_at(), user_settings()
     for each in servers:
         if each.checkout == str(recipes.root.resolve()):
             yield compared(recipes, loaded, log, each)
 
 
-def _named(catalog: Path | None, *names: str) -> list[Found]:
+def _named(*names: str) -> list[Found]:
     from builder.presets.servers import all_servers, named
 
-    found, root = all_servers(), farm_root(catalog).resolve()
+    found, root = all_servers(), farm().resolve()
     chosen = [named(name, found, root) for name in names]
     return list({each.container: each for each in chosen}.values())
 
@@ -113,14 +110,13 @@ def logs(
     *,
     follow: bool = flag("--follow -f", "Go on until Ctrl-C."),
     tail: str = option("--tail N|all", "Number of the last lines.", "100"),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Print the log of a server, without its API key."""
     from builder.presets.servers import log_lines
 
     if tail != "all" and not tail.isdecimal():
         raise typer.BadParameter(f"{tail} is neither a number nor all", param_hint="--tail")
-    (found,) = _named(catalog, name)
+    (found,) = _named(name)
     with suppress(Interrupted):  # how a person ends --follow
         for each in log_lines(found, tail, follow=follow):
             line(each)
@@ -130,7 +126,6 @@ def stop(
     names: Servers = None,
     *,
     every: bool = flag("--all", "All servers of this checkout."),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Stop servers; their containers and logs stay.
 
@@ -138,7 +133,7 @@ def stop(
     """
     from builder.presets import servers
 
-    for each in _chosen(catalog, names, every=every):
+    for each in _chosen(names, every=every):
         servers.stop(each)
         log(f"stopped {each.title}")
 
@@ -147,30 +142,29 @@ def rm(
     names: Servers = None,
     *,
     every: bool = flag("--all", "All servers of this checkout."),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Stop servers and remove their containers, with their logs; models and images stay."""
     from builder.presets import servers
 
-    for each in _chosen(catalog, names, every=every):
+    for each in _chosen(names, every=every):
         servers.remove(each)
         log(f"removed {each.title}")
 
 
-def _chosen(catalog: Path | None, names: list[str] | None, *, every: bool) -> list[Found]:
+def _chosen(names: list[str] | None, *, every: bool) -> list[Found]:
     from builder.presets.servers import all_servers
 
     if bool(names) == every:
         raise UsageError("name servers, or give --all", hint="`builder ps` lists them")
     if names:
-        return _named(catalog, *names)
-    root = str(farm_root(catalog).resolve())
+        return _named(*names)
+    root = str(farm().resolve())
     return [each for each in all_servers() if each.checkout == root]
 
 
-def _own(catalog: Path | None, names: list[str]) -> list[Found]:
+def _own(names: list[str]) -> list[Found]:
     """The servers of these names; raises ``UsageError`` where one is of another checkout."""
-    found, root = _named(catalog, *names), str(farm_root(catalog).resolve())
+    found, root = _named(*names), str(farm().resolve())
     for each in found:
         if each.checkout != root:
             what = f"{each.name} is a server of another checkout"
@@ -183,7 +177,6 @@ def update(
     *,
     dry_run: options.DryRunOption = False,
     yes: bool = flag("--yes -y", "Build, pull and start without asking."),
-    catalog: options.CatalogOption = None,
 ) -> None:
     """Start servers anew whose recipe or preset has changed, for example by `git pull`.
 
@@ -193,8 +186,8 @@ def update(
     """
     from builder.presets.servers import all_servers
 
-    found = _own(catalog, names) if names else all_servers()
-    compared = [*_compared(catalog, found)]
+    found = _own(names) if names else all_servers()
+    compared = [*_compared(found)]
     steps = list(dict.fromkeys(step for each in compared for step in each.steps()))
     for each in compared:
         if not each.why or each.job is None:
@@ -204,17 +197,15 @@ def update(
     elif agreed(steps, yes=yes):
         for each in compared:
             if each.why and each.job and not each.server.stopped:
-                print_started(_obtained(catalog, each.job, each.server))
+                print_started(_obtained(each.job, each.server))
             elif each.why and each.job:
-                _obtained(catalog, each.job, start=False)
+                _obtained(each.job, start=False)
     elif not can_ask():
         what = "nothing was updated: nobody can be asked here"
         raise WorldError(what, "\n".join(steps), "`builder update --yes` agrees to these steps")
 
 
-def _obtained(
-    catalog: Path | None, job: Launch, replaces: Found | None = None, *, start: bool = True
-) -> Running:
+def _obtained(job: Launch, replaces: Found | None = None, *, start: bool = True) -> Running:
     """Image and models without a question, and the server if it is to ``start``."""
     from builder.presets.run import launch
 
@@ -223,7 +214,7 @@ def _obtained(
             job,
             job.wanted.card,
             SECONDS,
-            build=partial(build_image, catalog),
+            build=build_image,
             progress=bars,
             agrees=partial(agreed, yes=True),
             replaces=replaces,
@@ -231,16 +222,9 @@ def _obtained(
         )
 
 
-def pull(target: Target, *, catalog: options.CatalogOption = None) -> None:
+def pull(target: Target) -> None:
     """Get the image and the models of a preset, and start nothing.
 
     A published image is pulled; any other one is built. An interrupted download continues.
     """
-    from builder.presets.choose import resolved
-    from builder.presets.images import prepared
-
-    recipes, loaded = catalog_at(catalog), user_settings()
-    found, context = resolved(recipes, target, loaded.state_dir, log)
-    request = replace(wanted(found, None, None, None, None, None, None), context=context)
-    job = prepared(recipes, request, loaded, log)
-    _obtained(catalog, job, start=False)
+    _obtained(wanted(target), start=False)

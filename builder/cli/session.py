@@ -147,9 +147,9 @@ def reporter(junit: Path | None = None) -> BuildProgress:
 
 
 def build_session(
-    folder: Path | None,
     progress: BuildProgress | None = None,
     *,
+    root: Path | None = None,
     gpu_test: GpuTest | None = None,
     card: str | None = None,
     rebuild: bool = False,
@@ -158,11 +158,12 @@ def build_session(
     builder: str | None = None,
     platform: Platform | None = None,
 ) -> BuildSession:
-    """The catalog with the options and the reporter of builds, and the user's settings."""
+    """The catalog, at ``root`` or where --catalog says, with the options and the reporter of
+    builds, and the user's settings."""
     given = {"jobs": jobs, "buildx": builder}
     update = {name: value for name, value in given.items() if value is not None}
     return BuildSession(
-        catalog=catalog_at(folder),
+        catalog=catalog_at(root),
         settings=settings.load().model_copy(update=update),
         reporter=progress or reporter(),
         gpu_test=gpu_test,

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from builder.cli import options
-from builder.cli.options import argument, catalog_at, flag
+from builder.cli.options import argument, catalog_at, farm, flag
 from builder.cli.terminal import counted, line, log, pairs, paragraph, print_json, table, wrapped
 from builder.core import sizes
 from builder.core.errors import BuilderError, FetchError, RecipeError, WorldError, suggestion
-from builder.core.farm import farm_root
 from builder.core.platforms import PLATFORMS, Platform
 
 if TYPE_CHECKING:
@@ -171,6 +170,7 @@ def _row(preset: Preset, result: Result) -> tuple[str, ...]:
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 NAMED = re.compile(r'^(?:recipe|base)\s*=\s*"([^"]+)"', re.MULTILINE)
 """The recipe of a preset's file, the base of a recipe's: both stand before the first table."""
+EXTENDS = re.compile(r'^extends\s*=\s*"([^"]+)"', re.MULTILINE)
 
 
 class Checked(NamedTuple):
@@ -239,32 +239,35 @@ def _left(check: dict[str, Any]) -> bool:
 def users(folder: Path) -> dict[str, list[str]]:
     """The files of a directory, presets/ or recipes/, by the recipe or the base that they name."""
     found: dict[str, list[str]] = {}
-    for file in sorted(folder.glob("*.toml")):
-        if named := NAMED.search(file.read_text("utf-8", "replace")):
-            found.setdefault(named[1], []).append(file.stem)
+    texts = {each.stem: each.read_text("utf-8", "replace") for each in folder.glob("*.toml")}
+    for name, text in sorted(texts.items()):
+        above = EXTENDS.search(text)
+        if named := NAMED.search(text) or (above and NAMED.search(texts.get(above[1], ""))):
+            found.setdefault(named[1], []).append(name)
     return found
 
 
 def list_recipes(
     presets: bool = flag("--presets", "List the presets instead: published runs."),
     bases: bool = flag("--bases", "List the bases of the recipes instead."),
-    everything: bool = flag("--all", "Also the family, the base and the limit of updates."),
-    catalog: options.CatalogOption = None,
+    everything: bool = flag(
+        "--all", "Also recipes that are kept beside a newer one, with the reason; family and base."
+    ),
     as_json: options.JsonOption = False,
 ) -> None:
-    """List the recipes by engine and version: GPU code, size, checks, day of the build here.
+    """List the current recipe of each engine and channel: GPU code, size, checks, built here.
 
     Size and checks are of the image that this machine built last, else of the repository's file in
     trials/: an empty cell is not known. The column "presets" counts published runs.
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """
-    root = farm_root(catalog)
+    root = farm()
     if presets:
         from builder.presets.catalog import with_recipes
 
         print_all(with_recipes(root)[0], as_json=as_json)
         return
-    found = catalog_at(catalog)
+    found = catalog_at()
     if as_json:
         print_json(_listed(found))
     elif bases:
@@ -305,31 +308,31 @@ def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
 
     presets, state, rows = users(root / "presets"), options.state_dir_or_warning(), []
     recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
-    for recipe in sorted(recipes, key=by_version):
+    shown = [each for each in recipes if everything or not each.kept]
+    for recipe in sorted(shown, key=by_version):
         code = [each for name in recipe.platform for each in recipe.on(name).cuda.arch]
         kept, facts = checked(root, recipe.name, state), [recipe.name, " ".join(code)]
         facts += [sizes.shown(kept.size), kept.text] if kept else ["", ""]
         facts += [kept.day if kept and kept.here else ""]
         facts += [str(len(presets.get(recipe.name, [])) or "")]
-        if everything:
-            update = f"{recipe.budget.update} MB" if recipe.budget.update else ""
-            platforms = " ".join(PLATFORMS[platform] for platform in recipe.platform)
-            facts += [recipe.family, recipe.base, platforms, update]
+        facts += [recipe.family, recipe.base, recipe.kept or ""] if everything else []
         rows.append((*facts, recipe.summary))
     header = ["recipe", "GPU code", "size", "checks", "built here", "presets"]
-    header += ["family", "base", "for", "update"] if everything else []
-    drops = ("summary", "GPU code", "built here", "checks") if not everything else ()
-    table((*header, "summary"), rows, drops=drops, wraps="summary")
+    header += ["family", "base", "kept for"] if everything else []
+    drops = ("summary", "GPU code", "built here", "checks", "presets", "size", "base", "family")
+    wraps = "kept for" if everything else "summary"
+    table((*header, "summary"), rows, drops=drops[: None if everything else 4], wraps=wraps)
+    if len(shown) < len(recipes):
+        log(f"{counted(len(recipes) - len(shown), 'other recipe')} with --all")
 
 
 def show(
     recipe: str = argument(
         "RECIPE|PRESET|BASE",
-        "Name of a recipe, of an engine that has only one recipe, of a base, or of a preset; the "
+        "Name of a recipe, of an engine (its current recipe), of a base, or of a preset; the "
         "short name of a preset.",
         autocompletion=options.presets_and_recipes,
     ),
-    catalog: options.CatalogOption = None,
     platform: options.PlatformOption = None,
     flags: bool = flag(
         "--flags", "Also each definition of cmake with its origin, the bases, and the checks."
@@ -346,7 +349,7 @@ def show(
     """
     from builder.presets import is_preset
 
-    root = farm_root(catalog)
+    root = farm()
     named = is_preset(recipe) or _is_recipe(root, recipe) or _is_base(root, recipe)
     target = recipe if named else _meant(root, recipe)
     if is_preset(target):
@@ -458,6 +461,8 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("starts", image["runs"] or "as the base image does"),
         ("license", found["license"]),
         ("presets", ", ".join(found["presets"])),
+        ("kept for", found["kept"] or ""),
+        ("extends", found["extends"] or ""),
     ]
 
 

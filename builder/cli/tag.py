@@ -47,7 +47,6 @@ def promote(
         "--to", "Image to move to. Default: the image with the recipe's build key."
     ),
     drop_platform: options.DropOption = None,
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Move a tag to an image that is already in the registry.
@@ -57,18 +56,18 @@ def promote(
     """
     from builder.publish import tags
 
-    with _moving(recipe, catalog, tag, to) as (repository, trust):
-        target, dropped = to or _image_of_key(recipe, catalog, repository), drop_platform or ()
+    with _moving(recipe, tag, to) as (repository, trust):
+        target, dropped = to or _image_of_key(recipe, repository), drop_platform or ()
         done = tags.move(repository, tag, target, reason, trust=trust, dropped=dropped)
     _print_move(done, as_json)
 
 
-def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> str:
+def _image_of_key(recipe: str, repository: Repository) -> str:
     """The digest of the recipe's verified image, else its immutable tag; or its index's tag."""
     from builder.cli.session import build_session
     from builder.publish.push import find_published, published_index
 
-    session = build_session(catalog)
+    session = build_session()
     plans = session.plans(recipe)
     with workspace(session.settings.cache_dir) as work:
         if len(plans) > 1:
@@ -86,7 +85,6 @@ def rollback(
         "--to", "Image to move the tag to. Default: the image before the last move."
     ),
     drop_platform: options.DropOption = None,
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Move a tag back to its previous image; repeat it to go back further.
@@ -97,7 +95,7 @@ def rollback(
     from builder.publish import tags
     from builder.publish.tags import require_previous
 
-    with _moving(recipe, catalog, tag, to) as (repository, trust):
+    with _moving(recipe, tag, to) as (repository, trust):
         target, dropped = to or require_previous(repository, tag, trust), drop_platform or ()
         done = tags.move(repository, tag, target, reason, "rollback", trust=trust, dropped=dropped)
     _print_move(done, as_json)
@@ -107,7 +105,6 @@ def rollback(
 def history(
     recipe: options.RecipeName,
     tag: options.TagName,
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show all moves of a tag with their reasons, newest first.
@@ -116,7 +113,7 @@ def history(
     """
     from builder.publish.tags import moves, repository_of, require_tag
 
-    repository = repository_of(catalog_at(catalog), recipe, log)
+    repository = repository_of(catalog_at(), recipe, log)
     with _trust() as trust:
         found = moves(repository, tag, trust)
     digest = found[0].digest if found else require_tag(repository, tag)
@@ -132,16 +129,14 @@ def history(
 
 
 @contextmanager
-def _moving(
-    recipe: str, catalog: Path | None, tag: str, to: str | None
-) -> Iterator[tuple[Repository, Trust]]:
+def _moving(recipe: str, tag: str, to: str | None) -> Iterator[tuple[Repository, Trust]]:
     """The repository of a recipe's images, whose tags no other run of this machine moves meanwhile;
     and the keys that count.  ``to`` is the image that the user names.
     """
     from builder.publish.tags import repository_of, require_moving
 
     with only_run_with_tags(), _trust() as trust:
-        recipes = catalog_at(catalog)
+        recipes = catalog_at()
         name = recipes.engine(recipe).recipe.image.repository
         repository = repository_of(recipes, recipe, log)
         known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
@@ -207,7 +202,6 @@ def prune(
     yes: bool = option("--yes -y", "Delete them without asking.", False),
     dry_run: bool = flag("--dry-run", "Only show them."),
     signed: bool = flag("--signed", "Also delete signed images and their signatures."),
-    catalog: options.CatalogOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show which nightlies of a recipe's channel are no longer needed, and delete them.
@@ -220,7 +214,7 @@ def prune(
     from builder.publish.tags import open_repository
     from builder.recipes.catalog import require_channels
 
-    recipes, loaded = catalog_at(catalog), options.user_settings()
+    recipes, loaded = catalog_at(), options.user_settings()
     (entry,) = require_channels([recipes.engine(recipe)])
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     others = recipes.of_repository(entry.recipe.image.repository)
@@ -289,7 +283,6 @@ def _group() -> None:
 @hub_group.command()
 def describe(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -303,7 +296,7 @@ def describe(
     from builder.publish.hub import Hub
     from builder.publish.tags import repository_of
 
-    recipes = catalog_at(catalog)
+    recipes = catalog_at()
     name = recipes.engine(recipe).recipe.image.repository
     repository = repository_of(recipes, recipe, log)
     if repository.registry != HUB:
@@ -332,7 +325,6 @@ def describe(
 
 def push(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     platform: Platform | None = option(
         "--platform OS/ARCHITECTURE",
         "Push only the image for this platform, under its immutable tag. Default: the images of "
@@ -367,7 +359,7 @@ def push(
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
-    session = build_session(catalog, platform=platform)
+    session = build_session(platform=platform)
     repository = repository_of(session.catalog, recipe, log)
     if dry_run:
         with workspace(session.settings.cache_dir) as work:
@@ -429,7 +421,6 @@ class BillFormat(StrEnum):
 
 def sbom(
     recipe: options.RecipeName,
-    catalog: options.CatalogOption = None,
     platform: options.OnePlatformOption = None,
     form: BillFormat = option(
         "--format", "SPDX 2.3, or SLSA v1 provenance as an in-toto statement.", BillFormat.SPDX
@@ -453,11 +444,11 @@ def sbom(
 
     kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
     if published is not None:
-        repository = repository_of(catalog_at(catalog), recipe, log)
+        repository = repository_of(catalog_at(), recipe, log)
         files = attached(repository, published, kind, platform)
         typer.echo(files[0].content.decode("utf-8", "replace"), nl=False)
         return
-    session = build_session(catalog, platform=platform)
+    session = build_session(platform=platform)
     image, record = verified(session, recipe)
     with workspace(session.settings.cache_dir) as work:
         typer.echo(documents(image, record, work)[kind], nl=False)

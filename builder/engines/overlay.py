@@ -25,7 +25,7 @@ from builder.engines.servers import (
     read_tabbyapi,
     read_vllm,
 )
-from builder.recipes.probes import Serve
+from builder.recipes.probes import RunProbe, Serve
 from builder.recipes.schema import InstalledSource, PypiSource, Recipe
 
 
@@ -71,19 +71,29 @@ class Overlay(EngineFamily):
 
     def complete(self, recipe: Recipe) -> Recipe:
         image = recipe.image
-        return with_image(
+        completed = with_image(
             recipe,
             port=image.port or self.port,
             health=image.health or "health",
             entrypoint=["python3", LAYOUT.start] if recipe.start else image.entrypoint,
         )
+        package, version = self._patched(recipe)
+        named = version.rstrip("*")
+        code = f"import importlib.metadata as m; print('{package}', m.version('{package}'))"
+        probe = RunProbe(run=["python3", "-c", code], contains=[f"{package} {named}"])
+        known = [probe] if named and "*" not in named else []
+        return completed.model_copy(update={"probe": [*known, *recipe.probe]})
+
+    def _patched(self, recipe: Recipe) -> tuple[str, str]:
+        """The package and the version in its metadata, in which ``*`` matches any text."""
+        if recipe.overlay is not None:
+            return recipe.overlay.package, recipe.overlay.version
+        source = recipe.source
+        version = source.version if isinstance(source, PypiSource) else "*"
+        return self.package_paths.package, version
 
     def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
-        package, version = self.package_paths.package, "*"
-        if recipe.overlay is not None:
-            package, version = recipe.overlay.package, recipe.overlay.version
-        elif isinstance(recipe.source, PypiSource):
-            version = recipe.source.version
+        package, version = self._patched(recipe)
         command = ["python3", "/run/inside/overlay.py", "/run/overlay"]
         command += ["--package", package, "--version", version]
         if not recipe.image.entrypoint:

@@ -12,7 +12,7 @@ from builder.engines.cmake import definition_value
 from builder.engines.families import complete
 from builder.engines.layout import oldest_driver
 from builder.plan.inputs import PlannedPatch, one_of, resolve_patches, where
-from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.catalog import Catalog, Entry, known_exceptions
 from builder.recipes.patches import AddPatch, ScriptPatch
 from builder.recipes.probes import (
     FileProbe,
@@ -46,6 +46,8 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
         "license": recipe.license,
         "url": recipe.url or where(recipe.source),
         "notes": list(recipe.notes),
+        "kept": recipe.kept,
+        "extends": recipe.extends,
         "platform": platform,
         "platforms": {each: list(entry.recipe.on(each).cuda.arch) for each in recipe.platform},
         "code": {each: _code(entry.recipe, each) for each in recipe.platform},
@@ -87,7 +89,8 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
         },
         "checks": [*(_probe(probe) for probe in recipe.probe), *_limits(recipe)],
         "accepted": [
-            f"{each.covered} may break {each.check}: {each.why}" for each in recipe.accept
+            f"{each.covered} may break {each.check}: {each.why}"
+            for each in (*recipe.accept, *known_exceptions(recipe.family))
         ],
     }
 
@@ -258,6 +261,9 @@ def lint(
         if wheel.name == NVCC
         for message in (miscompiling or {}).get(wheel.version, ())
     ]
+    if rivals := catalog.rivals(entry.recipe):
+        message = f"{', '.join(rivals)} is current, too: say in one of them why it is kept (kept)"
+        wrong.append(entry.problem(("version",), message))
     return Checked(entry.name, "", (*_warnings(entry), *wrong))
 
 

@@ -6,7 +6,7 @@ import glob
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -19,10 +19,18 @@ from pydantic import BaseModel, ValidationError
 from builder.core.errors import Problem, RecipeError, in_words, suggestion
 from builder.core.farm import no_recipes
 from builder.core.toml_lines import line_numbers, line_of
-from builder.recipes.fields import PATTERNS
+from builder.recipes.fields import NAME, PATTERNS, Model, Name
 from builder.recipes.patches import PATCHES
-from builder.recipes.probes import PROBES
-from builder.recipes.schema import SOURCES, BaseRecipe, GitSource, Recipe
+from builder.recipes.probes import PROBES, Accept
+from builder.recipes.schema import (
+    EXTENDED_WHOLE,
+    NOT_EXTENDED,
+    SOURCES,
+    Added,
+    BaseRecipe,
+    GitSource,
+    Recipe,
+)
 
 # A recipe file becomes a ``Recipe``, or a list of all its problems.
 
@@ -76,20 +84,12 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
     return in_words(error["msg"])
 
 
-def _problems(
-    error: ValidationError, file: Path, text: str, model: type[BaseModel]
-) -> list[Problem]:
-    places = line_numbers(text)
+def _problems(error: ValidationError, file: CatalogFile, model: type[BaseModel]) -> list[Problem]:
     found: dict[tuple[int, str, str], Problem] = {}
     for item in error.errors(include_url=False):
         path = _document_path(item["loc"])
-        key = ".".join(
-            str(part) if isinstance(part, int) or PLAIN_KEY.fullmatch(part) else json.dumps(part)
-            for part in path
-            if part != "[key]"
-        )
-        problem = Problem(file, line_of(path, places), key, _message(item, path, model))
-        found.setdefault((problem.line, key, problem.message), problem)
+        problem = file.problem(path, _message(item, path, model))
+        found.setdefault((problem.line, problem.key, problem.message), problem)
     return sorted(found.values(), key=lambda problem: problem.line)
 
 
@@ -113,7 +113,11 @@ def _document_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def parse(text: str, file: Path, model: type[Read]) -> tuple[Read | None, tuple[Problem, ...]]:
-    """The model that a TOML text holds and no problems, or ``None`` and all its problems."""
+    """The model that a TOML text holds and no problems, or ``None`` and all its problems.
+
+    A recipe that extends another one of ``file``'s directory is read with that one.
+    """
+    own = CatalogFile(file.stem, file, text)
     try:
         document = tomli.loads(text)
     except RecursionError:
@@ -122,9 +126,36 @@ def parse(text: str, file: Path, model: type[Read]) -> tuple[Read | None, tuple[
         line = getattr(error, "lineno", text.count("\n") + 1)
         return None, (Problem(file, line, "", f"not TOML: {error}"),)
     try:
+        if model is Recipe and (above := own.extended(document)) is not None:
+            document = _merged(document, tomli.loads(above.text))
         return model.model_validate(document), ()
     except ValidationError as error:
-        return None, tuple(_problems(error, file, text, model))
+        return None, tuple(_problems(error, own, model))
+    except RecipeError as error:
+        return None, error.problems
+
+
+def _merged(own: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """The document of a recipe that extends another one: its keys win, tables go key by key, and
+    ``add`` comes after lists."""
+    added = own.pop("add", {})
+    merged = _over(own, {key: above[key] for key in above if key not in NOT_EXTENDED})
+    for key in Added.model_fields if isinstance(added, dict) else ():
+        before = merged.get(key, [])
+        if isinstance(before, list) and isinstance(added.get(key), list):
+            merged[key] = [*before, *added.pop(key)]
+    return {**merged, "add": added} if added else merged
+
+
+def _over(own: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    tables = {
+        key: _over(value, above[key])
+        for key, value in own.items()
+        if isinstance(value, dict)
+        if isinstance(above.get(key), dict)
+        if key not in EXTENDED_WHOLE
+    }
+    return {**above, **own, **tables}
 
 
 def read_model(file: Path, model: type[Read], invalid: str = "") -> Read:
@@ -149,6 +180,21 @@ def read_text(file: Path) -> str:
         raise RecipeError(f"{file.name} is not a text", problems=(problem,)) from error
 
 
+class _Known(Accept):
+    families: list[Name] = []
+
+
+class _Accepted(Model):
+    accept: list[_Known]
+
+
+@cache
+def known_exceptions(family: str) -> Sequence[Accept]:
+    """The exceptions of all images of a family, which no recipe repeats: ``accepted.toml``."""
+    known = read_model(Path(__file__).with_name("accepted.toml"), _Accepted).accept
+    return [each for each in known if not each.families or family in each.families]
+
+
 # The catalog.
 
 M = TypeVar("M", bound=BaseModel)
@@ -166,9 +212,61 @@ class CatalogFile:
     text: str
 
     def problem(self, path: tuple[str | int, ...], message: str) -> Problem:
-        """A problem of this file at the line of the key ``path``."""
-        key = ".".join(str(part) for part in path)
-        return Problem(self.file, line_of(path, line_numbers(self.text)), key, message)
+        """A problem of this file at the line of the key ``path``; where only the recipe that it
+        extends has the key, at ``extends``, with that file's line in the message."""
+        key = ".".join(
+            str(part) if isinstance(part, int) or PLAIN_KEY.fullmatch(part) else json.dumps(part)
+            for part in path
+            if part != "[key]"
+        )
+        places, above = line_numbers(self.text), None
+        if ("extends",) in places and path != ("extends",):
+            above = self.extended(tomli.loads(self.text))
+        if above is None:
+            return Problem(self.file, line_of(path, places), key, message)
+        theirs = line_numbers(above.text)
+        listed = places if path[:1] in places else theirs
+        if path[1:] and isinstance(path[1], int) and path[:2] not in listed:
+            count = sum(each[:1] == path[:1] and len(each) == 2 for each in listed)
+            path = ("add", path[0], path[1] - count, *path[2:])
+        depth = max((n for n in range(1, len(path) + 1) if path[:n] in places), default=0)
+        own = depth > 0 and path[0] in EXTENDED_WHOLE  # as a list that the file has
+        own = own or any(isinstance(part, int) for part in path[: depth + 1])
+        if not own and path[: depth + 1] in theirs and depth < len(path):
+            place = f"{above.file.name}:{line_of(path, theirs)}"
+            path, message = ("extends",), f"{message} ({place}, which this recipe extends)"
+        return Problem(self.file, line_of(path if depth else ("extends",), places), key, message)
+
+    def extended(self, document: dict[str, Any]) -> CatalogFile | None:
+        """The file of the recipe that this one extends; None: it extends none, or not by a name.
+
+        Raises ``RecipeError`` where it is no whole recipe of the same engine.
+        """
+        name = document.get("extends")
+        if not isinstance(name, str) or not re.fullmatch(NAME, name):
+            return None
+        file = self.file.with_name(f"{name}.toml")
+        try:
+            above = CatalogFile(name, file, file.read_text("utf-8"))
+            other = tomli.loads(above.text)
+        except FileNotFoundError:
+            near = suggestion(name, [each.stem for each in file.parent.glob("*.toml")])
+            why = f"there is no recipe {name}{near}"
+        except (OSError, ValueError, RecursionError) as error:
+            why = f"{file.name} cannot be read: {error}"
+        else:
+            engine = other.get("engine")
+            if file == self.file:
+                why = "a recipe cannot extend itself"
+            elif "extends" in other:
+                why = f"{file.name} extends {other['extends']} itself: extend that one"
+            elif document.get("engine", engine) == engine:
+                return above
+            else:
+                why = f"{file.name} is of another engine, {engine}: only versions of one extend"
+        line = line_of(("extends",), line_numbers(self.text))
+        problem = Problem(self.file, line, "extends", why)
+        raise RecipeError(f"{self.file.name} is invalid", problems=(problem,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +309,47 @@ class Entry(CatalogFile, Generic[R]):
 
     recipe: R
 
+    @property
+    def whole(self) -> str:
+        """The text; of a recipe that extends another one the text of both in one, for a place that
+        does not have that one."""
+        document = tomli.loads(self.text)
+        above = self.extended(document) if isinstance(self.recipe, Recipe) else None
+        if above is None:
+            return self.text
+        from tomlkit import dumps  # slow to import
+
+        found = _merged(document, tomli.loads(above.text))
+        del found["extends"]
+        found = dict(sorted(found.items(), key=lambda each: _is_table(each[1])))
+        first = self.text.partition("\n")[0]
+        return (f"{first}\n" if first.startswith("#:") else "") + dumps(found)
+
+    def require_own_lock(self, table: str) -> None:
+        """Raise ``RecipeError`` where the lock that [python] or [debian] names is that of a recipe
+        which this one extends."""
+        if table in locks_of(self.recipe) and (table, "lock") not in line_numbers(self.text):
+            above = getattr(self.recipe, "extends", "")
+            raise RecipeError(
+                f"{self.name} has the {table} lock of {above}, which it extends",
+                hint=f"`builder pin lock {above}`, or give it another one: lock in [{table}]",
+            )
+
     def texts(self) -> dict[str, str]:
         """The texts of the file and of the locks that it names, by their paths in its directory.
 
         Raises ``RecipeError`` where one cannot be read.
         """
         locks = locks_of(self.recipe).values()
-        return {self.file.name: self.text} | {
+        return {self.file.name: self.whole} | {
             name: read_text(self.file.parent / name) for name in locks
         }
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +369,11 @@ class Catalog:
     bases: Mapping[str, Entry[BaseRecipe] | BrokenEntry[BaseRecipe]]
 
     def engine(self, name: str) -> Entry[Recipe]:
-        """The recipe of that name, or of that engine where it has one version only.
+        """The recipe of that name, or the current one of that engine.
 
         Raises ``RecipeError`` where there is none, or the recipe or one of its bases is broken.
         """
-        entry = self.engines.get(name) or self._only_version_of(name)
+        entry = self.engines.get(name) or self._version_of(name)
         if entry is None:
             if "@" in name:
                 raise RecipeError(
@@ -269,17 +399,24 @@ class Catalog:
             self.base(base)
         return entry
 
-    def _only_version_of(self, engine: str) -> Entry[Recipe] | BrokenEntry[Recipe] | None:
+    def _version_of(self, engine: str) -> Entry[Recipe] | BrokenEntry[Recipe] | None:
+        """The current recipe of an engine, the one without a channel where there are several."""
+
         def is_of(entry: Entry[Recipe] | BrokenEntry[Recipe]) -> bool:
             # The engine of a file that cannot be parsed is not known, only the file's name.
             recipe = entry.recipe
             return recipe.engine == engine if recipe else entry.name.startswith(f"{engine}-")
 
         versions = list(filter(is_of, self.engines.values()))
-        if len(versions) > 1:
-            names = ", ".join(sorted(entry.name for entry in versions))
+        current = [each for each in versions if not (each.recipe and each.recipe.kept)]
+        stable = [each for each in current if not (each.recipe and each.recipe.channel)]
+        for some in (versions, current, stable):
+            if len(some) == 1:
+                return some[0]
+        if versions:
+            names = ", ".join(sorted(entry.name for entry in current or versions))
             raise RecipeError(f"{engine} has several versions", names, "name one of them")
-        return versions[0] if versions else None
+        return None
 
     def base(self, name: str) -> Entry[BaseRecipe]:
         """The base of that name; raises ``RecipeError`` when it is absent or broken."""
@@ -293,6 +430,16 @@ class Catalog:
     def chain(self, base: str | None) -> list[str]:
         """The bases from ``base`` down to the lowest; ends where the chain closes."""
         return _chain({name: entry.recipe for name, entry in self.bases.items()}, base)
+
+    def rivals(self, recipe: Recipe) -> list[str]:
+        """Other current recipes of the engine and the channel of a current recipe."""
+        found = [each.recipe for each in self.engines.values() if each.recipe and not recipe.kept]
+        return [
+            each.name
+            for each in found
+            if not each.kept and each.name != recipe.name
+            if (each.engine, each.channel) == (recipe.engine, recipe.channel)
+        ]
 
     def of_repository(self, name: str) -> list[Recipe]:
         """The recipes whose images are in a repository, without the namespace."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import tomlkit
 from tomlkit import TOMLDocument
 from tomlkit.items import AoT, Array, SingleKey, Table
 
-from builder.core.errors import WorldError
+from builder.core.errors import RecipeError, WorldError
 from builder.core.files import atomic_write
 from builder.recipes.catalog import locks_of
 from builder.recipes.locks import PinnedFile
@@ -61,9 +62,15 @@ def edited(text: str, changes: Mapping[Keys, Any]) -> str:
         try:
             for part in path[:-1]:
                 table = table[part]
-        except LookupError:
+        except LookupError as error:
             if value is None or path[0] in DEFAULTED:
                 continue
+            if "extends" in document:
+                raise RecipeError(
+                    f"{'.'.join(map(str, path))} cannot be changed: the recipe has no {path[0]}",
+                    f"it extends {document['extends']}, which may not change with it",
+                    f"write the whole {path[0]} into the recipe, then try again",
+                ) from error
             raise
         if value is None:
             table.pop(path[-1], None)
@@ -82,6 +89,16 @@ def with_key(text: str, table: str, key: str, value: str) -> str:
     added = tomlkit.table()
     added.update({key: value})
     return _with_table(document, table, added)
+
+
+def with_kept(text: str, why: str) -> str:
+    """A recipe's text with the reason why it is kept, after its version."""
+    return re.sub(
+        r"(?m)^(version\b.*\n)",
+        lambda found: f"{found[1]}kept    = {json.dumps(why)}\n",
+        text,
+        count=1,
+    )
 
 
 def moved(
@@ -208,6 +225,8 @@ def with_pull_request(text: str, recipe: Recipe, patch: PullPatch) -> str:
     if isinstance(patches, Array | AoT):
         patches.append(table)
         return tomlkit.dumps(document)
+    if recipe.extends:
+        return f"{text}\n[[add.patch]]\n{tomlkit.dumps(table)}"
     added = tomlkit.aot()
     added.append(table)
     return _with_table(document, "patch", added)

@@ -346,8 +346,8 @@ class Debian(Model):
 class RecipeImage(Model):
     """Names, tags and start of the image."""
 
-    repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
-    """Repository of the image, without the namespace."""
+    repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN] = ""
+    """Repository of the image, without the namespace; default: the engine."""
     tags: Annotated[
         list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
     ] = []
@@ -401,16 +401,35 @@ def _on(patch: Patch, platform: str) -> Patch:
     return patch.model_copy(update={"probe": None})
 
 
-OF_WHEELS: Mapping[str, Mapping[str, Any]] = {"build": {"disk": 2.0}, "cuda": {"vmm": True}}
-OF_FAMILY: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+OF_WHEELS: Mapping[str, Any] = {"build": {"disk": 2.0}, "cuda": {"vmm": True}}
+OF_FAMILY: Mapping[str, Mapping[str, Any]] = {
     "llama-cpp": {"build": {"disk": 8.0}},
     "lmdeploy-overlay": OF_WHEELS,
     "sglang-overlay": OF_WHEELS,
     "tabbyapi": OF_WHEELS,
-    "vllm-overlay": OF_WHEELS,
+    "vllm-overlay": {**OF_WHEELS, "url": "https://github.com/vllm-project/vllm"},
 }
-"""Values of tables that a recipe of a family need not repeat."""
+"""Values that a recipe of a family need not repeat; of tables key by key."""
 LLAMA_TARGETS = ("llama-server", "llama-cli", "llama-bench")
+
+
+class Added(Model):
+    """Items after those of the recipe that this one extends."""
+
+    notes: list[Text] = []
+    """After its notes."""
+    patch: list[Patch] = []
+    """Applied after its patches."""
+    probe: list[Probe] = []
+    """Beside its probes."""
+    accept: list[Accept] = []
+    """Beside what it accepts."""
+
+
+NOT_EXTENDED = ("version", "kept")
+"""Keys that a recipe does not have from the one that it extends."""
+EXTENDED_WHOLE = ("source", "track")
+"""Tables that replace those of the recipe that is extended; others do so key by key."""
 
 
 class Recipe(Model):
@@ -420,6 +439,14 @@ class Recipe(Model):
     """Name of the engine; the file is ``ENGINE-VERSION.toml``."""
     version: Version
     """Version of the engine; the image's immutable tag begins with it."""
+    extends: Name | None = None
+    """Another version of the engine, which says whatever this recipe does not: see "A version that
+    extends another one" in recipes.md."""
+    add: Annotated[Added, Field(exclude=True)] = Added()
+    """Only with ``extends``."""
+    kept: Text | None = None
+    """Why the recipe is kept although its engine has a newer one: ``list`` shows it with --all, and
+    CI builds it only when it is changed or named. Default: people should take it."""
     summary: Text
     """Description of the engine, one line."""
     license: License
@@ -449,7 +476,7 @@ class Recipe(Model):
     layout: Layout = Layout()
     artifact: Artifact | None = None
     debian: Debian = Debian()
-    image: RecipeImage
+    image: RecipeImage = RecipeImage()
     build: EngineBuild = EngineBuild()
     serve: Serve | None = None
     """How the smoke test starts the server; default: set by the family."""
@@ -466,23 +493,26 @@ class Recipe(Model):
         """The document with the values that follow from its other keys, or from its family."""
         if not isinstance(document, dict):
             return document
+        family, source, version = (document.get(key) for key in ("family", "source", "version"))
         filled = dict(document)
-        source, image, version = (document.get(key) for key in ("source", "image", "version"))
+        for name, value in OF_FAMILY.get(family, {}).items() if isinstance(family, str) else ():
+            given = document.get(name, {} if isinstance(value, dict) else value)
+            both = isinstance(value, dict) and isinstance(given, dict)
+            filled[name] = {**value, **given} if both else given
         if isinstance(source, dict) and "git" in source:
             filled.setdefault("url", source["git"])
-        if isinstance(image, dict) and isinstance(version, str) and re.fullmatch(TAG, version):
-            filled["image"] = {"tags": [version], **image}
-        family = document.get("family")
-        for name, values in OF_FAMILY.get(family, {}).items() if isinstance(family, str) else ():
-            if isinstance(given := document.get(name, {}), dict):
-                filled[name] = {**values, **given}
+        image = {"repository": document["engine"]} if "engine" in document else {}
+        if isinstance(version, str) and re.fullmatch(TAG, version):
+            image["tags"] = [version]
+        if isinstance(given := document.get("image", {}), dict):
+            filled["image"] = {**image, **given}
         serve = document.get("serve")
         if (
             isinstance(serve, dict)
             and serve.get("api_flavor") == "none"
-            and isinstance(image, dict)
+            and isinstance(given, dict)
         ):
-            filled["serve"] = {"health": image.get("health"), **serve}
+            filled["serve"] = {"health": given.get("health"), **serve}
         calls = document.get("cmake", [{}])
         if not isinstance(calls, list) or {*map(type, calls)} != {dict}:
             return filled
@@ -491,6 +521,12 @@ class Recipe(Model):
         elif family == "ggml":
             filled["cmake"] = [{"install": "targets", **call} for call in calls]
         return filled
+
+    @model_validator(mode="after")
+    def _require_extends(self) -> Recipe:
+        if self.extends is None and "add" in self.model_fields_set:
+            raise ValueError("add has no use without extends")
+        return self
 
     @model_validator(mode="after")
     def _require_moving_channel(self) -> Recipe:
@@ -733,4 +769,12 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-# The recipe format, as pydantic models.
+def with_extends(schema: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of recipes, in which one that extends another need not repeat keys."""
+    must = {"required": schema.pop("required"), "properties": {}}
+    for key, value in schema["properties"].items():
+        for option in value.get("anyOf", [value]) if key not in EXTENDED_WHOLE else ():
+            table = schema["$defs"].get(option.get("$ref", "").rpartition("/")[2], {})
+            if "required" in table:
+                must["properties"][key] = {"required": table.pop("required")}
+    return {**schema, "required": ["version"], "if": {"required": ["extends"]}, "else": must}

@@ -161,6 +161,7 @@ class ImageFact:
     engine: str
     version: str
     summary: str
+    kept: str
     repository: str
     url: str
     license: str
@@ -453,12 +454,13 @@ def image_fact(
         engine=recipe.engine,
         version=recipe.version,
         summary=recipe.summary,
+        kept=recipe.kept or "",
         repository=repository if tag else "",
         url=details["url"],
         license=recipe.license,
         source=tuple(details["source"]),
         bases=tuple(base["published"] for base in details["bases"] if base["published"]),
-        channel=(recipe.track.channel if recipe.track else None) or "",
+        channel=recipe.channel,
         code=tuple(codes_of(recipe)),
         driver=choose.oldest_driver(recipe, catalog),
         port=recipe.image.port if recipe.artifact is None else None,

@@ -113,9 +113,9 @@ def _bare(text: str) -> str:
 
 
 def _by_engine(site: Site) -> list[ImageFact]:
-    """The images by engine, the newest version of each first."""
+    """The images by engine, the newest version of each first; those of kept recipes are last."""
     found = sorted(site.images, key=lambda each: version_order(each.version), reverse=True)
-    return sorted(found, key=lambda each: each.engine)
+    return sorted(found, key=lambda each: (each.kept != "", each.engine))
 
 
 def _drivers(site: Site) -> list[str]:

@@ -182,7 +182,7 @@ def _known_state(state_dir: Path, recipe: str, hint: str = "") -> BisectState:
 def inputs_of(catalog: Catalog, entry: Entry[Recipe], platform: Platform | None) -> str:
     """sha256 of a recipe, its bases and its patches, and of the platform if one is named:
     evaluations hold for these inputs."""
-    texts = [entry.text, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
+    texts = [entry.whole, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
     patches = [patch.inputs() for patch in resolve_patches(entry, catalog.root)]
     inputs = json.dumps([texts, patches, *([platform] if platform else [])], sort_keys=True)
     return hashlib.sha256(inputs.encode()).hexdigest()

@@ -471,7 +471,7 @@ CLEARED = FREE + 17.0
 27 GiB, Android's alone at 8 to 14; the margin allows for smaller ones."""
 JOB_DISK = 2.0
 """GiB that the job itself needs: the virtual environment, and the compiler cache as a file."""
-IGNORED = {"notes", "track", "build"}
+IGNORED = {"notes", "track", "build", "kept", "extends"}
 """Tables of a recipe that affect neither its image nor its smoke test."""
 LOOK_BACK = 10  # ancestors that are tried, beginning with the revision itself
 PATIENCE = 300.0  # seconds for another revision to print its matrix
@@ -484,6 +484,8 @@ class Job:
     recipe: str
     engine: str
     base: str
+    kept: bool
+    """Whether the recipe is not current: only a change of its own builds it again."""
     channel: str
     """The tag that each successful nightly run moves; empty if there is none."""
     disk: int
@@ -527,6 +529,7 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         recipe=recipe.name,
         engine=recipe.engine,
         base=recipe.base,
+        kept=recipe.kept is not None,
         channel=recipe.channel,
         disk=math.ceil(disk),
         clear=disk > FREE,
@@ -582,14 +585,15 @@ def changed(
 ) -> list[Job]:
     """The jobs whose image or smoke test differs from ``before``, which is by recipe.
 
-    ``direct`` leaves out jobs whose image differs because of a base or builder alone.
+    ``direct`` leaves out jobs whose image differs because of a base or builder alone.  A recipe
+    that is kept has a job only if it changed itself.
     """
     known = [(job, before.get(job.recipe, {})) for job in found]
-    matter = all if direct else any
     return [
         job
         for job, old in known
-        if matter([old.get("image") != job.image, old.get("direct") != job.direct])
+        for image, own in [(old.get("image") != job.image, old.get("direct") != job.direct)]
+        if ((image and own) if direct else own or (image and not job.kept))
     ]
 
 

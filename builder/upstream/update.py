@@ -61,7 +61,8 @@ class RecipeChange(Generic[R]):
     def write(self, *, keep: bool = False) -> None:
         """Write the new file atomically; where its name is new, the old file is removed.
 
-        Lock files with another name move too.  ``keep`` leaves the old files in place.  Raises
+        Lock files with another name move too.  ``keep`` leaves the old files in place, and the old
+        recipe says that it is kept.  Raises
         ``RecipeError`` where a lock file cannot be read, ``WorldError`` where the directory is not
         writable.
         """
@@ -71,6 +72,10 @@ class RecipeChange(Generic[R]):
         for lock, new_lock in self.locks.items():
             edit.write(new_lock, read_text(lock), like=lock)
         edit.write(self.new_file, self.new_text, like=self.file)
+        renamed = self.new_file != self.file
+        if keep and renamed and isinstance(self.recipe, Recipe) and self.recipe.kept is None:
+            kept = f"the version before {self.recipe.version}"
+            edit.write(self.file, edit.with_kept(self.text, kept))
         if not keep:
             for old in (*self.locks, *([self.file] if self.new_file != self.file else [])):
                 old.unlink()
@@ -96,7 +101,13 @@ def _change(
     }
     others = [*catalog.engines.values(), *catalog.bases.values()]
     above = [each for each in others if each.recipe and each.recipe.base == entry.name]
-    return RecipeChange(entry.file, file, entry.text, text, recipe, moved, base, len(above) > 1)
+    extended = [
+        each
+        for each in catalog.engines.values()
+        if each.recipe and each.recipe.extends == entry.name
+    ]
+    shared = len(above) > 1 or bool(extended)
+    return RecipeChange(entry.file, file, entry.text, text, recipe, moved, base, shared)
 
 
 def findings_of(session: SourceSession, change: RecipeChange[Recipe]) -> list[PatchFinding]:
@@ -538,12 +549,13 @@ def _frozen(
         ("image", "tags"): None,
         ("image", "moving"): None,
         ("track",): None,
+        ("kept",): None,
     }
     origin = f"# Frozen from {entry.name}: "
     head = f"{origin}{target.name} was {target.commit}."
     if farm := farm_commit(catalog.root):
         head += f"\n# Its base, locks and patches come from commit {farm} of the farm."
-    text = edit.edited(entry.text, changes)
+    text = edit.edited(entry.whole, changes)
     schema = text.partition("\n")[0] + "\n" if text.startswith("#:") else ""
     text = f"{schema}{head}\n{text.removeprefix(schema)}"
     file = entry.file.with_name(f"{recipe.engine}-{version}.toml")

@@ -47,7 +47,7 @@ def test_an_index_is_no_image_of_ours(
 ) -> None:
     """Which of its images runs depends on the machine: a verified one may hide another."""
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
-    session = build_session(None)
+    session = build_session()
     rendered = Resolver(session.catalog, "amd64").resolve("hello-sm120-0.1.0")
     repository = Repository(f"{registry}/me/hello-sm120", print)
     good, evil = (put_image(repository, rendered.key, n=name) for name in ("good", "evil"))

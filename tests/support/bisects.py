@@ -72,7 +72,7 @@ class Farm:
         """Bisect in this process."""
         request = BisectRequest(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
         self.lines.clear()
-        builds = build_session(self.catalog, progress=Recorded(self.lines))
+        builds = build_session(root=self.catalog, progress=Recorded(self.lines))
         return bisect.bisect(builds, "eng", request, **more)
 
     @property

@@ -61,6 +61,9 @@ def never_built(root: Path) -> Path:
         copy = root / file.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
         text = re.sub(r'(?m)^repository = "', 'repository = "never-built-', file.read_text())
+        if (engine := re.search(r'(?m)^engine +?= "(.+)"', text)) and "repository =" not in text:
+            image = f'[image]\nrepository = "never-built-{engine[1]}"\n'
+            text = text.replace("[image]\n", image) if "[image]\n" in text else f"{text}\n{image}"
         copy.write_text(text)
     return root
 

@@ -131,7 +131,7 @@ class Two:
         texts = {"linux/amd64": amd64, "linux/arm64": arm64}
         data = {platform: text for platform, text in texts.items() if text}
         work = self.catalog.parent / "together"
-        images = put_together(build_session(self.catalog), "two", work, data)
+        images = put_together(build_session(root=self.catalog), "two", work, data)
         records = {}
         for plan in images:
             self.made.update(plan.references)
@@ -155,7 +155,7 @@ def two(catalog: Path, builder: Builder, made: set[str], proxy: Proxy) -> Two:  
 
 def frozen_session(catalog: Path) -> tuple[BuildSession, str]:
     """The recipe as a nightly run freezes it now: a session that has it, and its name."""
-    session = build_session(catalog)
+    session = build_session(root=catalog)
     (channel,) = night.channels(session.catalog, session.settings, ["two-1"])
     with open_session(session.catalog, session.settings, session.log, offline=False) as sources:
         target = night.newest(channel, sources.repositories)

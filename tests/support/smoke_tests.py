@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from builder.checks.check import check_layers, run_programs
-from builder.checks.kernel_test import known_faults
 from builder.checks.subject import Context, Subject
 from builder.checks.verdict import Check, Verdict
 from builder.docker.engine import Image
@@ -77,7 +76,7 @@ def context_of(
 ) -> Context:
     """What a check is given; ``more`` are fields of the subject."""
     subject = Subject(reference, "", recipe, **more)
-    return Context(subject, contents, work, known_faults=known_faults())
+    return Context(subject, contents, work)
 
 
 def extended_image(layers: int, config: Mapping[str, Any]) -> Image:

@@ -46,7 +46,7 @@ def test_a_preset_where_a_recipe_is_asked_for(builder: Builder) -> None:
 
 
 def test_an_image_of_another_catalog(catalog: Path) -> None:
-    session = build_session(catalog)
+    session = build_session(root=catalog)
     with pytest.raises(RecipeError) as error:
         Images(session).recipe_in_label("farm:1", image({LABEL_RECIPE: "theirs-1"}))
     assert f"its label {LABEL_RECIPE} names theirs-1; the catalog is {catalog}" in error.value.why
@@ -54,10 +54,10 @@ def test_an_image_of_another_catalog(catalog: Path) -> None:
 
 
 def test_an_image_of_this_catalog() -> None:
-    session, own = build_session(REPOSITORY), "hello-sm120-0.1.0"
+    session, own = build_session(root=REPOSITORY), "hello-sm120-0.1.0"
     assert Images(session).recipe_in_label("farm:1", image({LABEL_RECIPE: own})) == own
 
 
 def test_an_image_without_a_recipe(catalog: Path) -> None:
     with pytest.raises(RecipeError, match="the image farm:1 names no recipe"):
-        Images(build_session(catalog)).recipe_in_label("farm:1", image({}))
+        Images(build_session(root=catalog)).recipe_in_label("farm:1", image({}))

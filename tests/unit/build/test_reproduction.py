@@ -28,7 +28,7 @@ class Reporter:
 
 def test_another_recipe_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(tmp_path))
-    session = replace(build_session(REPOSITORY), reporter=Reporter())
+    session = replace(build_session(root=REPOSITORY), reporter=Reporter())
     with (
         named_lock(tmp_path, "reproduce"),
         pytest.raises(WaitingError, match=r"waiting for process .* which reproduces an image"),

@@ -109,9 +109,12 @@ def test_a_file_bears_the_name_that_it_declares(catalog: Path) -> None:
 def test_an_engine_with_one_version_needs_no_version(catalog: Path) -> None:
     add(catalog, "hello-sm120-0.1.0")
     assert load(catalog).engine("hello-sm120").name == "hello-sm120-0.1.0"
-    add(catalog, "hello-sm120-0.2.0", ('version = "0.1.0"', 'version = "0.2.0"'))
+    newer = ('version = "0.1.0"', 'version = "0.2.0"'), ('["0.1.0"]', '["0.2.0"]')
+    add(catalog, "hello-sm120-0.2.0", *newer)
     with pytest.raises(RecipeError, match="several versions"):
         load(catalog).engine("hello-sm120")
+    add(catalog, "hello-sm120-0.1.0", ('version = "0.1.0"', 'version = "0.1.0"\nkept = "x"'))
+    assert load(catalog).engine("hello-sm120").name == "hello-sm120-0.2.0"
     with pytest.raises(RecipeError, match="did you mean hello-sm120"):
         load(catalog).engine("helo-sm120")
 

@@ -173,9 +173,9 @@ def test_a_bisect_is_forgotten_also_where_its_recipe_is_gone(
     (farm.catalog / "recipes" / "eng-1.toml").unlink()
     for name in ("eng-2", "../bisect/eng-1"):
         with pytest.raises(RecipeError, match="no recipe is named"):
-            bisect.reset(build_session(farm.catalog), name)
+            bisect.reset(build_session(root=farm.catalog), name)
     swept.clear()
-    bisect.reset(build_session(farm.catalog), "eng-1")
+    bisect.reset(build_session(root=farm.catalog), "eng-1")
     assert swept == [state.trace]
     assert not farm.kept.exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,8 @@ def planted(folder: Path) -> Upstream:
     shutil.copytree(REPOSITORY / "engines", made.folder / "engines")
     shutil.copytree(REPOSITORY / "patches", made.folder / "patches")
     for name in (HELLO, HAMI, VLLM):
-        shutil.copy(REPOSITORY / "recipes" / f"{name}.toml", made.folder / "recipes")
+        text = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
+        made.write(f"recipes/{name}.toml", re.sub(r"(?m)^kept .*\n", "", text))
     made.record("the farm")
     return made
 
@@ -111,6 +113,17 @@ def test_a_change_is_a_change_of_the_image_or_of_its_smoke_test(
     found = ci.jobs(load(farm.folder))
     assert {job.recipe for job in ci.changed(found, before)} == expected
     assert {job.recipe for job in ci.changed(found, before, direct=True)} == by_itself
+
+
+def test_a_kept_recipe_is_built_again_if_it_changed_itself(
+    farm: Upstream, before: dict[str, dict[str, Any]]
+) -> None:
+    change(farm, f"recipes/{HELLO}.toml", "version =", 'kept = "x"\nversion =')
+    change(farm, "recipes/bases/cuda-13.0.toml", '"13.0.88"', '"13.0.89"')
+    assert ci.changed(ci.jobs(load(farm.folder)), before) == []
+    change(farm, f"recipes/{HELLO}.toml", "NUMBER = 1", "NUMBER = 2")
+    (job,) = ci.changed(ci.jobs(load(farm.folder)), before)
+    assert job.recipe == HELLO
 
 
 def test_commits_count_as_the_work_tree_does(farm: Upstream) -> None:
@@ -244,7 +257,7 @@ def test_a_cache_is_for_what_compiles() -> None:
 
 
 def test_what_fits_nowhere_goes_to_the_large_runner_or_is_left() -> None:
-    small = Job("a-1", "a", "b", "", 20, True, False, HOSTED, "", "", "")
+    small = Job("a-1", "a", "b", False, "", 20, True, False, HOSTED, "", "", "")
     large = replace(small, recipe="c-1", disk=60, runner="")
     assert ci.placed([small, large]) == ([small], [replace(large, clear=False)])
     there, left = ci.placed([small, large], "big")

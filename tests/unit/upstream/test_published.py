@@ -26,7 +26,7 @@ def test_the_comparing_build_takes_no_layer_from_a_cache(
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("BUILDER_LAYER_CACHE", f"{registry}/me/cache")
-    session = build_session(None)
+    session = build_session()
     assert session.settings.layer_cache
     plan = Resolver(session.catalog, "amd64").resolve("hello-sm120-0.1.0")
     repository = Repository(f"{registry}/me/hello-sm120", print)

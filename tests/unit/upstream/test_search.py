@@ -59,7 +59,7 @@ def test_recipes_that_cannot_be_bisected_are_refused(farm: Farm) -> None:
     source = f'[source]\ngit = "{farm.upstream.url}"\ncommit = "{farm.upstream.head()}"\n'
     write_catalog(farm.catalog, "", "published/engine:1", source=source)
     with pytest.raises(RecipeError, match="comes from its base, stand-in"):
-        bisect.bisect(build_session(farm.catalog), "overlaid", BisectRequest("a", "b"))
+        bisect.bisect(build_session(root=farm.catalog), "overlaid", BisectRequest("a", "b"))
     for ends in ([], ["main"]):
         with pytest.raises(QuestionError, match="there is no unfinished bisect of eng-1"):
             farm.ask(*ends)
@@ -203,5 +203,5 @@ def test_two_at_once(farm: Farm) -> None:
         done = farm.run("--good", commits[0], "--bad", "main", status=9)
         assert "another run on this machine is at work on the bisect of eng-1" in done.stderr
         with pytest.raises(BusyError):
-            bisect.reset(build_session(farm.catalog), "eng")
+            bisect.reset(build_session(root=farm.catalog), "eng")
     assert not farm.kept.exists()

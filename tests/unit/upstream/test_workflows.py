@@ -207,6 +207,9 @@ def told(script: str, environment: dict[str, str], folder: Path) -> list[list[st
     (folder / "recipes" / "bases" / "locks").mkdir(parents=True)
     for name in ("new-1", "bases/new-wheel-1", "bases/locks/new-1"):  # as `pin update` writes them
         (folder / "recipes" / f"{name}.toml").touch()
+    (folder / "recipes" / "old-1.toml").write_text(
+        'version = "1"\nkept    = "the version before 2"\n'
+    )
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", script],
         cwd=folder,
