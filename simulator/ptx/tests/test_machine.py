@@ -398,14 +398,6 @@ def test_named_barriers_of_some_warps(library: Library) -> None:
     assert (out[:64] == (np.arange(64) ^ 32)).all()
 
 
-def test_a_barrier_of_the_block_is_one_place(library: Library) -> None:
-    body = "setp.lt.u32 %p1, %r0, 32; @%p1 bra $low; bar.sync 0{0}; bra $on; $low: bar.sync 0{0}; $on: st.global.u32 [%d1], %r0;"
-    found = fault(library, body.format(""), block=64)
-    assert found.kind == "barrier"
-    assert "barrier 0 is passed at two places: warp 0 waits at line" in str(found)
-    run(library, body.format(", 64"), block=64)  # of warps that do different work
-
-
 def test_a_warp_that_arrives_hands_over_what_it_wrote(library: Library) -> None:
     # The first warp fills, the second one reads; "early" reads the words that are filled later.
     body = """
