@@ -486,6 +486,9 @@ class Ggml(CompilesGgml):
             )
         ]
 
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        return {**super().variables(recipe, platforms), "page": None}
+
     def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
         switch = recipe.ggml.switch if recipe.ggml else None
         return {

@@ -157,7 +157,8 @@ cudaError_t run(const Launch& launch, const ptx::Kernel& kernel) {
                        .parameter_bytes = static_cast<std::uint32_t>(launch.arguments->bytes.size()),
                        .memory = &memory,
                        .cooperative = launch.cooperative};
-    wanted.options.races = config().races;
+    wanted.options.races = wanted.options.uninitialized = config().races;
+    wanted.options.fill = 0xff;  // as poison() does: NaN, -1
     wanted.options.checksum = config().outputs;
     const ptx::Result result = ptx::launch(wanted);
     std::fputs(result.printed.c_str(), stdout);

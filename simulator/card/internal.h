@@ -129,6 +129,8 @@ void unreserve(std::uintptr_t address, std::uint64_t size);
 // that is nothing's memory follows, so that an index out of bounds meets no other allocation.
 std::uintptr_t reserve_pages(std::uint64_t size);
 void unreserve_pages(std::uintptr_t address, std::uint64_t size);
+// In mode compute: memory that nothing wrote is no zeros, but NaNs and -1.
+void poison(void* memory, std::uint64_t size);
 // Whether the address is within `reserve`d ones: it is not the program's own memory.
 bool has_no_pages(std::uintptr_t address);
 // The largest multiple of the unit for a size that has no larger one: no card has so much.

@@ -157,6 +157,7 @@ cudaError_t allocate(int card, std::uint64_t size, const char* function, void** 
                                            : allocate_small;
     if (const cudaError_t error = how(allocation, function)) return error;
     *pointer = reinterpret_cast<void*>(allocation.range.address);
+    if (kind == Kind::device) poison(*pointer, size);
     memory().allocations.emplace(allocation.range.address, std::move(allocation));
     return cudaSuccess;
 }

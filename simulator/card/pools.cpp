@@ -149,6 +149,7 @@ cudaError_t pool_allocate(Pool* pool, std::uint64_t size, const char* function, 
     pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
     pool->used_high = std::max(pool->used_high, pool->used);
     *pointer = reinterpret_cast<void*>(allocation.range.address);
+    poison(*pointer, size);
     pools().allocations.emplace(allocation.range.address, std::move(allocation));
     return cudaSuccess;
 }

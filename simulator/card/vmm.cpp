@@ -2,6 +2,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "internal.h"
 
 namespace simulator {
@@ -101,6 +104,11 @@ std::uintptr_t reserve_pages(std::uint64_t size) {
     if (address == 0 || mprotect(start, size, PROT_READ | PROT_WRITE) == 0) return address;
     unreserve(address, size + kSegment);
     return 0;
+}
+
+void poison(void* memory, std::uint64_t size) {
+    constexpr std::uint64_t kMost = 64 << 20;  // what is never used costs no memory of the host
+    if (computes()) std::memset(memory, 0xff, std::min(size, kMost));
 }
 
 void unreserve_pages(std::uintptr_t address, std::uint64_t size) {

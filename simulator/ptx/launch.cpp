@@ -164,7 +164,9 @@ private:
         block.store.resize(registers * warps + lines(block.shared_size) + local + 4 * kLine);
         auto* at = reinterpret_cast<u8*>(lines(reinterpret_cast<u64>(block.store.data())));
         block.shared = at;
-        std::memset(block.shared, launch_.options.shared_fill, block.shared_size);
+        // Else a register that nothing sets has what the last block on this thread of the host left.
+        std::memset(at, launch_.options.fill,
+                    lines(block.shared_size) + kLine + local + registers * warps);
         at += lines(block.shared_size) + kLine;
         block.local = at;
         at += local;

@@ -13,6 +13,10 @@ using Kind = Operand::Kind;
 // The registers begin with what nobody reads: 32 lanes of 128 bits.
 constexpr u32 kSink = 0, kSinkBytes = 512;
 
+struct UnreadOperand : Error {
+    using Error::Error;
+};
+
 class Builder {
 public:
     Builder(ModuleData& module, u32 function)
@@ -106,6 +110,9 @@ private:
     }
 
     void emit() {
+        for (u32& meet : blocks_.post_dominator) {
+            if (meet != kAll && only_ends(meet)) meet = kAll;
+        }
         // Where paths may meet: the post-dominators of conditional branches.
         std::vector<bool> meets(blocks_.blocks.size(), false);
         for (u32 b = 0; b < blocks_.blocks.size(); ++b) {
@@ -127,6 +134,20 @@ private:
         }
     }
 
+    // Threads that go to such a block have left the kernel: nobody waits for them there.
+    bool only_ends(u32 block) const {
+        const Statement& first = flat_.steps[blocks_.blocks[block].first].statement;
+        return !first.guarded && (first.parts[0] == "ret" || first.parts[0] == "exit");
+    }
+
+    Handler branch_of(const Statement& statement, u32 index, u32 target) const {
+        if (only_ends(target)) return variant().leave;
+        if (!statement.guarded) return variant().branch_always;
+        return index + 1 < flat_.steps.size() && only_ends(blocks_.block_of[index + 1])
+                   ? variant().branch_or_leave
+                   : variant().branch;
+    }
+
     void step(u32 index, u32 block) {
         const Step& step = flat_.steps[index];
         const Statement& statement = step.statement;
@@ -142,7 +163,7 @@ private:
         bool known = false;
         if (base == "bra") {
             insn.target = blocks_.block_of[step.targets[0]];
-            insn.run = statement.guarded ? variant().branch : variant().branch_always;
+            insn.run = branch_of(statement, index, insn.target);
             lowering.ignore({"uni"});
             known = lowering.all_taken();
         } else if (base == "brx") {
@@ -204,13 +225,25 @@ private:
         });
     }
 
+    // A form of the instruction that a selector cannot read is one that it does not compute.
+    static bool selected(const Entry& entry, Lowering& lowering) {
+        try {
+            return entry.select(lowering) && lowering.all_taken();
+        } catch (const UnreadOperand&) {
+            return false;
+        } catch (const Error&) {  // no PTX, if it is a form that the selector knows
+            if (lowering.all_taken()) throw;
+            return false;
+        }
+    }
+
     bool select(Lowering& lowering, std::string_view base) {
         for (const Entry* const* table = variant().tables; *table != nullptr; ++table) {
             for (const Entry* entry = *table; entry->base != nullptr; ++entry) {
                 if (entry->base != base) continue;
                 const std::size_t before = program_->operands.size();
                 const Insn saved = lowering.insn();
-                if (entry->select(lowering) && lowering.all_taken()) return true;
+                if (selected(*entry, lowering)) return true;
                 program_->operands.resize(before);
                 lowering.insn() = saved;
             }
@@ -223,7 +256,8 @@ private:
             Insn& insn = program_->code[i];
             insn.operands = program_->operands.data() + first_operand_[i];
             if (insn.step == kAll) continue;
-            if (insn.run == variant().branch || insn.run == variant().branch_always)
+            if (insn.run == variant().branch || insn.run == variant().branch_always ||
+                insn.run == variant().branch_or_leave)
                 insn.target = first_insn_[insn.target];
             if (insn.meet != kAll) insn.meet = first_insn_[insn.meet];
         }
@@ -378,8 +412,8 @@ void Lowering::source(const Operand& operand, u32 bits) {
             value, static_cast<s64>(value) < 0 && operand.kind == Kind::integer ? ~u64{0} : 0,
             bits));
     } else {
-        throw Error("line " + std::to_string(statement().line) +
-                    ": an operand that cannot be read: " + std::string(statement().text));
+        throw UnreadOperand("line " + std::to_string(statement().line) +
+                            ": an operand that cannot be read: " + std::string(statement().text));
     }
 }
 
@@ -389,8 +423,9 @@ void Lowering::destination(const Operand& operand, u32 bits) {
         return;
     }
     if (operand.kind != Kind::reg) {
-        throw Error("line " + std::to_string(statement().line) +
-                    ": a destination that is no register: " + std::string(statement().text));
+        throw UnreadOperand(
+            "line " + std::to_string(statement().line) +
+            ": a destination that is no register: " + std::string(statement().text));
     }
     const u32 has = builder_.bits_of_register(operand.reg);
     if (has != bits) {

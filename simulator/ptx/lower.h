@@ -73,7 +73,7 @@ struct Entry {
 struct Variant {
     const char* name;
     const Entry* const* tables;  // ended by null
-    Handler branch, branch_always, branch_table, meet, leave, not_computed;
+    Handler branch, branch_always, branch_or_leave, branch_table, meet, leave, not_computed;
 };
 const Variant& variant();  // the best for this machine
 

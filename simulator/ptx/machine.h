@@ -202,7 +202,9 @@ void find_global(Warp& warp, const Insn& insn, u32 lanes, const u64* addresses, 
 // races.cpp: options `races` and `uninitialized`.
 void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
 void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
-void sync_warps(Block& block, const std::vector<u32>& warps);
+// The warps wait at a barrier that opens; others have given their clocks (bar.arrive).
+void sync_warps(Block& block, const std::vector<u32>& warps, u32 barrier);
+void give_clock(Warp& warp, u32 barrier);
 
 // ---- system.cpp: what leaves the arithmetic ----
 

@@ -116,7 +116,8 @@ struct Options {
     bool races = false;                   // find races of warps and of blocks (slow)
     bool uninitialized = false;           // find reads of shared memory that nothing wrote (slow)
     bool checksum = false;                // of all bytes that the kernel stored to global memory
-    std::uint8_t shared_fill = 0;         // what shared memory holds at the start of a block
+    // What shared and local memory and registers hold, byte by byte, at the start of a block.
+    std::uint8_t fill = 0;
     std::uint64_t most_instructions = 0;  // of a warp, then `Fault::Kind::endless`; 0: no limit
 };
 

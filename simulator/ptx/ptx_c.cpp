@@ -154,7 +154,7 @@ PTX_API int ptx_run(const ptx_module* module, const char* name, const ptx_launch
                               options->races != 0,
                               options->uninitialized != 0,
                               options->checksum != 0,
-                              static_cast<std::uint8_t>(options->shared_fill),
+                              static_cast<std::uint8_t>(options->fill),
                               options->most_instructions};
             const ptx::Result made = ptx::launch(launch);
             *result = {};

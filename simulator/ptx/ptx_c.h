@@ -17,7 +17,7 @@ typedef struct {
     uint32_t cooperative;
     uint32_t threads;  // of the host; 0: one for each core
     uint32_t races, uninitialized, checksum;
-    uint32_t shared_fill;
+    uint32_t fill;
     uint64_t most_instructions;
 } ptx_launch_options;
 

@@ -37,6 +37,7 @@ struct Races {
     std::vector<Byte> bytes;
     std::vector<Write> writes;  // of the last instruction
     std::vector<std::vector<u32>> seen;  // [warp][other]: clock
+    std::vector<u32> given[16];          // by barrier: clocks of warps that arrived and went on
 };
 
 namespace {
@@ -76,13 +77,29 @@ void stop_watch(Block& block) {
     block.races = nullptr;
 }
 
-void sync_warps(Block& block, const std::vector<u32>& warps) {
+namespace {
+
+void raise_to(std::vector<u32>& clocks, const std::vector<u32>& others) {
+    for (std::size_t i = 0; i < clocks.size(); ++i) clocks[i] = std::max(clocks[i], others[i]);
+}
+
+}  // namespace
+
+void give_clock(Warp& warp, u32 barrier) {
+    settle_writes(*warp.block);
+    Races& races = *warp.block->races;
+    std::vector<u32>& given = races.given[barrier];
+    given.resize(races.seen.size(), 0);
+    raise_to(given, races.seen[warp.number]);
+    ++races.seen[warp.number][warp.number];
+}
+
+void sync_warps(Block& block, const std::vector<u32>& warps, u32 barrier) {
     settle_writes(block);
     auto& seen = block.races->seen;
-    std::vector<u32> all(seen.size(), 0);
-    for (const u32 warp : warps) {
-        for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], seen[warp][i]);
-    }
+    std::vector<u32> all = std::exchange(block.races->given[barrier], {});
+    all.resize(seen.size(), 0);
+    for (const u32 warp : warps) raise_to(all, seen[warp]);
     for (const u32 warp : warps) {
         std::copy(all.begin(), all.end(), seen[warp].begin());
         ++seen[warp][warp];

@@ -127,6 +127,7 @@ bool meet_here(Warp& warp, u32 pc) {
 void exit_lanes(Warp& warp, u32 lanes) {
     warp.exited |= lanes;
     warp.lanes &= ~lanes;
+    for (Path& path : warp.paths) path.parked = false;  // they may have waited for these
     if (warp.lanes == 0) {
         save(warp);
         finish_path(warp, warp.current);

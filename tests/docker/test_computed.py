@@ -35,11 +35,11 @@ done
 """
 CASES = [
     *("adds", "reduces", "counts", "variables", "replay", "moves", "launches", "texts", "products"),
-    *("beyond", "misaligned", "pageable", "lacking", "two_cards"),
+    *("beyond", "misaligned", "pageable", "lacking", "two_cards", "unwritten"),
 ]
 STORED = ("stored", "plain", "unknown")
 RUNS = [*(("computed", case) for case in CASES), *((name, "sum") for name in STORED)]
-RACES = [("computed", "races"), ("computed", "reduces")]
+RACES = [("computed", case) for case in ("races", "reduces", "unwritten")]
 OK = "cudaSuccess"
 Ran = Mapping[tuple[str, str], Case]
 
@@ -248,6 +248,14 @@ def test_a_missing_barrier_is_found(
     assert "race" in case.violations()[0][1]
     case = found["computed", "reduces"]
     assert (case.told("launch"), case.number("wrong")) == (OK, 0)
+    case = found["computed", "unwritten"]
+    assert case.told("launch") == "cudaErrorLaunchFailure"
+    assert "reads shared memory at offset 128, which nothing has written" in case.violations()[0][1]
+
+
+def test_nothing_begins_as_zero(ran: Ran) -> None:
+    case = ran["computed", "unwritten"]
+    assert (case.told("pool"), case.told("launch"), case.number("zeros")) == (OK, OK, 0)
 
 
 LIBRARY = "/opt/engine/lib/libhello-cuda.so"

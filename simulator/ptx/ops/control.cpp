@@ -19,6 +19,12 @@ void branch(Warp& w, const Insn& i, u32 lanes) {
     part(w, lanes, i.target, w.pc, i.meet);
 }
 
+// What follows the branch ends the kernel.
+void branch_or_leave(Warp& w, const Insn& i, u32 lanes) {
+    if (lanes != w.lanes) exit_lanes(w, w.lanes & ~lanes);
+    go(w, i.target);
+}
+
 void branch_table(Warp& w, const Insn& i, u32 lanes) {
     const u32* const index = slot<u32>(w, i, 0);
     const u32 first = index[first_lane(lanes)];
@@ -165,7 +171,7 @@ const Entry* const kTables[] = {kLogic,    kMove,    kCompare, kInteger, kBits,
 #define PTX_TEXT(x) PTX_TEXT_(x)
 #define PTX_TEXT_(x) #x
 extern const Variant kVariant;
-const Variant kVariant = {PTX_TEXT(PTX_VARIANT), kTables, branch, branch_always,
+const Variant kVariant = {PTX_TEXT(PTX_VARIANT), kTables, branch, branch_always, branch_or_leave,
                           branch_table,          meet,    leave,  not_computed};
 
 }  // namespace ptx::PTX_VARIANT

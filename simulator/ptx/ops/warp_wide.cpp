@@ -7,34 +7,45 @@ namespace ptx::PTX_VARIANT {
 
 namespace {
 
-// All threads of the mask take part, or this path waits.  Returns false where it does.
-PTX_INLINE bool together(Warp& w, const Insn& i, u32 members, u32* lanes) {
-    if (__builtin_expect((members & ~w.lanes & ~w.exited) == 0, 1)) return true;
-    return !wait_for(w, i, members, lanes);
+void check_group(Warp& w, const Insn& i, u32 members, u32 group, u32 lanes) {
+    const u32 strangers = group & ~members, others = lanes & members & ~group;
+    if ((strangers | others) == 0) return;
+    char mask[16];
+    std::snprintf(mask, sizeof mask, "0x%08x", members);
+    raise(w, i, first_lane(strangers != 0 ? strangers : group), Fault::Kind::invalid,
+          strangers != 0 ? "a thread executes this that is not in the mask " + std::string(mask)
+                         : "its mask " + std::string(mask) + " names lane " +
+                               std::to_string(first_lane(others)) + ", which has another mask");
 }
 
-// The mask is one value for all threads that take part.
-PTX_INLINE u32 members_of(Warp& w, const Insn& i, u32 operand, u32 lanes) {
-    return slot<u32>(w, i, operand)[first_lane(lanes)];
-}
-
-void check_member(Warp& w, const Insn& i, u32 members, u32 lanes) {
-    const u32 strangers = lanes & ~members;
-    if (strangers == 0) return;
-    const u32 lane = first_lane(strangers);
-    char text[16];
-    std::snprintf(text, sizeof text, "0x%08x", members);
-    raise(w, i, lane, Fault::Kind::invalid,
-          "a thread executes this that is not in the mask " + std::string(text));
+// body(group): the threads that are here with one mask; groups have masks of their own (tiles of
+// cooperative groups, PTX ISA 9.7.13 "membermask").  This path waits, and nothing is done, where
+// threads of any mask are not here yet.
+template <class Body>
+PTX_INLINE void for_each_mask(Warp& w, const Insn& i, u32 operand, u32 lanes, Body body) {
+    const u32* const masks = slot<u32>(w, i, operand);
+    u32 named = 0, shared = kAll;  // by any, by all
+    PTX_LANES named |= has(lanes, l) ? masks[l] : 0;
+    PTX_LANES shared &= has(lanes, l) ? masks[l] : kAll;
+    if (__builtin_expect((named & ~w.lanes & ~w.exited) != 0, 0) && wait_for(w, i, named, &lanes))
+        return;
+    if (__builtin_expect(lanes == named && named == shared, 1)) return body(lanes);
+    for (u32 left = lanes; left != 0;) {
+        const u32 members = masks[first_lane(left)];
+        u32 group = 0;
+        PTX_LANES group |= has(left, l) && masks[l] == members ? u32{1} << l : u32{0};
+        check_group(w, i, members, group, lanes);
+        body(group);
+        left &= ~group;
+    }
 }
 
 // ---- shfl.sync: d, p, a, b, c, members; Insn::count: 0 up, 1 down, 2 bfly, 3 idx ----
 
+constexpr u32 kUndefined = 0xffffffff;  // what a lane that takes no part gives: a NaN, -1
+
 template <int kMode>
-void shfl_h(Warp& w, const Insn& i, u32 lanes) {
-    const u32 members = members_of(w, i, 5, lanes);
-    if (!together(w, i, members, &lanes)) return;
-    check_member(w, i, members, lanes);
+PTX_INLINE void shuffle(Warp& w, const Insn& i, u32 lanes) {
     const u32 *const a = slot<u32>(w, i, 2), *const b = slot<u32>(w, i, 3),
                      *const c = slot<u32>(w, i, 4);
     alignas(64) u32 made[kLanes];
@@ -58,13 +69,17 @@ void shfl_h(Warp& w, const Insn& i, u32 lanes) {
             p = j <= static_cast<s32>(most);
         }
         const u32 from = p ? static_cast<u32>(j) & 31 : l;
-        made[l] = a[from];
+        made[l] = has(lanes, from) ? a[from] : kUndefined;
         valid |= p ? u32{1} << l : u32{0};
     }
     u32* const d = slot<u32>(w, i, 0);
     if (lanes == kAll) std::memcpy(d, made, sizeof made);
     else merge(d, made, lanes);
     if (i.flags) set_predicate(slot<u32>(w, i, 1), lanes, valid);
+}
+template <int kMode>
+void shfl_h(Warp& w, const Insn& i, u32 lanes) {
+    for_each_mask(w, i, 5, lanes, [&](u32 group) { shuffle<kMode>(w, i, group); });
 }
 bool shfl(Lowering& l) {
     if (!l.take("sync")) return false;
@@ -84,16 +99,16 @@ bool shfl(Lowering& l) {
 // ---- vote.sync: d, p, !p, members ----
 
 enum Vote : u8 { kAllOf, kAny, kUni, kBallot };
-void vote_h(Warp& w, const Insn& i, u32 lanes) {
-    const u32 members = members_of(w, i, 3, lanes);
-    if (!together(w, i, members, &lanes)) return;
-    check_member(w, i, members, lanes);
+void vote_of(Warp& w, const Insn& i, u32 lanes) {
     const u32 votes = (*slot<u32>(w, i, 1) ^ i.operands[2]) & lanes;
     if (i.count == kBallot) return write(slot<u32>(w, i, 0), lanes, [=](u32) { return votes; });
     const bool result = i.count == kAllOf ? votes == lanes
                         : i.count == kAny ? votes != 0
                                           : votes == 0 || votes == lanes;
     set_predicate(slot<u32>(w, i, 0), lanes, result ? kAll : 0);
+}
+void vote_h(Warp& w, const Insn& i, u32 lanes) {
+    for_each_mask(w, i, 3, lanes, [&](u32 group) { vote_of(w, i, group); });
 }
 bool vote(Lowering& l) {
     if (!l.take("sync")) return false;
@@ -109,10 +124,7 @@ bool vote(Lowering& l) {
 // ---- match.sync: d, p, a, members ----
 
 template <class T>
-void match_h(Warp& w, const Insn& i, u32 lanes) {
-    const u32 members = members_of(w, i, 3, lanes);
-    if (!together(w, i, members, &lanes)) return;
-    check_member(w, i, members, lanes);
+void match_of(Warp& w, const Insn& i, u32 lanes) {
     const T* const a = slot<T>(w, i, 2);
     u32 made[kLanes] = {}, all = 0;
     for (u32 l = 0; l < kLanes; ++l) {
@@ -123,6 +135,10 @@ void match_h(Warp& w, const Insn& i, u32 lanes) {
     const bool same = has(all, first_lane(lanes));
     write(slot<u32>(w, i, 0), lanes, [=](u32) { return same ? lanes : 0; });
     if (i.flags) set_predicate(slot<u32>(w, i, 1), lanes, same ? kAll : 0);
+}
+template <class T>
+void match_h(Warp& w, const Insn& i, u32 lanes) {
+    for_each_mask(w, i, 3, lanes, [&](u32 group) { match_of<T>(w, i, group); });
 }
 bool match(Lowering& l) {
     if (!l.take("sync")) return false;
@@ -151,10 +167,7 @@ bool activemask(Lowering& l) {
 
 enum Redux : u8 { kAdd, kMin, kMax, kAnd, kOr, kXor };
 template <class T>
-void redux_h(Warp& w, const Insn& i, u32 lanes) {
-    const u32 members = members_of(w, i, 2, lanes);
-    if (!together(w, i, members, &lanes)) return;
-    check_member(w, i, members, lanes);
+void redux_of(Warp& w, const Insn& i, u32 lanes) {
     const T* const a = slot<T>(w, i, 1);
     T v = a[first_lane(lanes)];
     for (u32 l = first_lane(lanes) + 1; l < kLanes; ++l) {
@@ -170,11 +183,12 @@ void redux_h(Warp& w, const Insn& i, u32 lanes) {
     }
     write(slot<T>(w, i, 0), lanes, [=](u32) { return v; });
 }
+template <class T>
+void redux_h(Warp& w, const Insn& i, u32 lanes) {
+    for_each_mask(w, i, 2, lanes, [&](u32 group) { redux_of<T>(w, i, group); });
+}
 // redux.sync.{min,max}{.abs}{.NaN}.f32 (sm_100a)
-void redux_f32(Warp& w, const Insn& i, u32 lanes) {
-    const u32 members = members_of(w, i, 2, lanes);
-    if (!together(w, i, members, &lanes)) return;
-    check_member(w, i, members, lanes);
+void redux_f32_of(Warp& w, const Insn& i, u32 lanes) {
     const bool absolute = i.flags & 1, nan = i.flags & 2;
     const float* const a = slot<float>(w, i, 1);
     float v = f32_of_bits(0x7fffffff);
@@ -189,6 +203,9 @@ void redux_f32(Warp& w, const Insn& i, u32 lanes) {
     }
     if (any_nan && nan) v = f32_of_bits(0x7fffffff);
     write(slot<float>(w, i, 0), lanes, [=](u32) { return v; });
+}
+void redux_f32(Warp& w, const Insn& i, u32 lanes) {
+    for_each_mask(w, i, 2, lanes, [&](u32 group) { redux_f32_of(w, i, group); });
 }
 bool redux(Lowering& l) {
     if (!l.take("sync")) return false;
@@ -208,7 +225,7 @@ bool redux(Lowering& l) {
 // ---- bar.warp.sync, elect.sync ----
 
 void warp_sync(Warp& w, const Insn& i, u32 lanes) {
-    together(w, i, members_of(w, i, 0, lanes), &lanes);
+    for_each_mask(w, i, 0, lanes, [](u32) {});
 }
 bool bar_warp(Lowering& l) {
     if (!l.take("warp")) return false;
@@ -218,12 +235,13 @@ bool bar_warp(Lowering& l) {
     l.insn().run = warp_sync;
     return true;
 }
-void elect_h(Warp& w, const Insn& i, u32 lanes) {
-    const u32 members = members_of(w, i, 2, lanes);
-    if (!together(w, i, members, &lanes)) return;
-    const u32 leader = first_lane(members);
+void elect_of(Warp& w, const Insn& i, u32 lanes) {
+    const u32 leader = first_lane(lanes);
     write(slot<u32>(w, i, 0), lanes, [=](u32) { return leader; });
     set_predicate(slot<u32>(w, i, 1), lanes, u32{1} << leader);
+}
+void elect_h(Warp& w, const Insn& i, u32 lanes) {
+    for_each_mask(w, i, 2, lanes, [&](u32 group) { elect_of(w, i, group); });
 }
 bool elect(Lowering& l) {
     l.take("sync");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,79 @@ def test_votes_match_and_redux(library: Library) -> None:
     assert (out == (((match ^ ballot) + 496 + 31) * 16 + 5) & 0xFFFFFFFF).all()
 
 
+TILE = "and.b32 %r2, %r0, 24; mov.u32 %r3, 255; shl.b32 %r3, %r3, %r2;"
+
+
+@pytest.mark.parametrize(
+    ("instruction", "wanted"),
+    [
+        ("shfl.sync.bfly.b32 %r1, %r0, 3, 31, %r3;", lambda lane: lane ^ 3),
+        ("setp.gt.u32 %p1, %r0, 10; vote.sync.ballot.b32 %r1, %p1, %r3;",
+         lambda lane: np.select([lane < 8, lane < 16, lane < 24], [0, 0xF800, 0xFF0000], 0xFF000000)),
+        ("redux.sync.max.u32 %r1, %r0, %r3;", lambda lane: lane | 7),
+        ("mov.u32 %r1, 5; elect.sync %r1|%p1, %r3;", lambda lane: lane & 24),
+        ("and.b32 %r4, %r0, 1; match.any.sync.b32 %r5, %r4, 0xffffffff; redux.sync.add.s32 %r1, %r0, %r5;",
+         lambda lane: np.where(lane % 2, 256, 240)),
+    ],
+)  # fmt: skip
+def test_groups_of_a_warp_have_masks_of_their_own(
+    library: Library, instruction: str, wanted: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    out = run(library, TILE + instruction + " st.global.u32 [%d1], %r1;")
+    assert (out == wanted(np.arange(32))).all()
+
+
+def test_groups_wait_for_their_lanes_on_another_way(library: Library) -> None:
+    out = run(library, TILE + """
+      mov.u32 %r1, 7; setp.lt.u32 %p1, %r0, 12; @%p1 bra $low; add.u32 %r4, %r0, 100; bra $here; $low: add.u32 %r4, %r0, 200;
+      $here: setp.eq.u32 %p2, %r0, 3; @%p2 bra $late; bra $sum; $late: add.u32 %r4, %r4, 1000;
+      $sum: redux.sync.add.u32 %r1, %r4, %r3; st.global.u32 [%d1], %r1;
+    """)  # fmt: skip
+    lane = np.arange(32)
+    value = lane + np.where(lane < 12, 200, 100) + np.where(lane == 3, 1000, 0)
+    assert (out == value.reshape(4, 8).sum(1).repeat(8)).all()
+
+
+def test_a_lane_that_takes_no_part_gives_a_shuffle_no_value(library: Library) -> None:
+    out = run(
+        library,
+        "mov.u32 %r1, 7; setp.lt.u32 %p1, %r0, 4; @%p1 shfl.sync.down.b32 %r1, %r0, 2, 31, 15; "
+        "st.global.u32 [%d1], %r1;",
+    )
+    assert out[:5].tolist() == [2, 3, 0xFFFFFFFF, 0xFFFFFFFF, 7]
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        "@%p1 bra $end;",
+        "@!%p1 bra $on; ret; $on:",
+        "@!%p1 bra $on; bra $end; $on:",
+        # Some leave while the others wait for them.
+        "@!%p1 bra $on; mov.u32 %r4, 0; $more: add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, %r0; @%p2 bra $more; ret; $on:",
+    ],
+)
+@pytest.mark.parametrize(
+    "together",
+    ["setp.gt.u32 %p3, %r0, 3; vote.sync.ballot.b32 %r1, %p3, 0xffffffff;",
+     "bar.warp.sync 0xffffffff; mov.u32 %r1, 0xffff0;"],
+)  # fmt: skip
+def test_threads_that_have_left_are_not_waited_for(
+    library: Library, leave: str, together: str
+) -> None:
+    body = f"setp.ge.u32 %p1, %r0, 20; {leave} {together} st.global.u32 [%d1], %r1; $end:"
+    out = run(library, body)
+    assert (out == np.where(np.arange(32) < 20, 0xFFFF0, 0)).all()
+
+
+def test_threads_that_have_left_are_not_expected_at_a_barrier(library: Library) -> None:
+    out = run(library, """
+      .shared .align 4 .b8 s[512]; mov.u32 %r9, s; setp.ge.u32 %p1, %r0, 70; @%p1 bra $end; shl.b32 %r1, %r0, 2; add.u32 %r2, %r1, %r9; st.shared.u32 [%r2], %r0;
+      bar.sync 0; sub.u32 %r3, 69, %r0; shl.b32 %r3, %r3, 2; add.u32 %r3, %r3, %r9; ld.shared.u32 %r4, [%r3]; st.global.u32 [%d1], %r4; $end:
+    """, block=128, races=1)  # fmt: skip
+    assert (out[:70] == 69 - np.arange(70)).all()
+
+
 def test_a_shuffle_waits_for_lanes_on_another_way(library: Library) -> None:
     # One bar.warp.sync in each branch: threads of the mask arrive from both.
     out = run(library, f"""
@@ -324,6 +398,18 @@ def test_named_barriers_of_some_warps(library: Library) -> None:
     assert (out[:64] == (np.arange(64) ^ 32)).all()
 
 
+def test_a_warp_that_arrives_hands_over_what_it_wrote(library: Library) -> None:
+    # The first warp fills, the second one reads; "early" reads the words that are filled later.
+    body = """
+      .shared .align 4 .b8 s[256]; mov.u32 %r9, s; shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9; setp.ge.u32 %p1, %r0, 32; @%p1 bra $reads;
+      st.shared.u32 [%r1], %r0; bar.arrive 1, 64; st.shared.u32 [%r1+128], %r0; bra $end;
+      $reads: bar.sync 1, 64; ld.shared.u32 %r2, [%r1-OFFSET]; st.global.u32 [%d1], %r2; $end:
+    """
+    out = run(library, body.replace("OFFSET", "128"), block=64, races=1)
+    assert (out[32:] == np.arange(32)).all()
+    assert fault(library, body.replace("OFFSET", "0"), block=64, races=1).kind == "race"
+
+
 def test_asynchronous_copies_arrive_when_they_are_waited_for(library: Library) -> None:
     data = np.arange(128, dtype=np.uint32)
     body = """
@@ -389,9 +475,10 @@ def test_an_index_out_of_bounds_by_one(library: Library) -> None:
         ("ld.param.u32 %r1, [p0+8];", "out of bounds", "parameters of the kernel"),
         ("ld.global.u32 %r1, [%d1+2];", "misaligned", "no multiple of 4"),
         ("mov.u64 %d2, 0; ld.global.u32 %r1, [%d2];", "out of bounds", "reads 4 bytes at 0x0"),
-        ("setp.lt.u32 %p1, %r0, 7; @%p1 bra $a; bar.sync 0; $a:", "barrier", "lane 0 takes another way"),
+        ("setp.lt.u32 %p1, %r0, 7; @%p1 bra $a; bar.sync 0; $a: st.global.u32 [%d1], %r1;", "barrier", "lane 0 takes another way"),
         ("bar.sync 1, 64;", "barrier", "32 threads wait, 64 are expected"),
         ("setp.lt.u32 %p1, %r0, 7; @%p1 shfl.sync.idx.b32 %r1, %r0, 0, 31, 0xff00;", "invalid", "not in the mask"),
+        ("mov.u32 %r2, 3; setp.eq.u32 %p1, %r0, 1; @%p1 mov.u32 %r2, 2; setp.lt.u32 %p2, %r0, 2; @%p2 shfl.sync.idx.b32 %r1, %r0, 0, 31, %r2;", "invalid", "its mask 0x00000003 names lane 1, which has another mask"),
         ("trap;", "trap", "trap"),
         ("$l: bra $l;", "endless", "more than 100000"),
         ("tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [%d0, {%r0}];", "not computed", "tex.1d.v4.s32.s32"),
@@ -410,6 +497,16 @@ def test_missing_opcodes_are_known_before_a_launch(library: Library) -> None:
         "tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [%d0, {%r0}]; sust.b.1d.b32.trap [%d0, {%r0}], %r1;",
     )
     assert made.lacks("k") == ["tex.1d.v4.s32.s32", "sust.b.1d.b32.trap"]
+
+
+def test_an_operand_that_cannot_be_read_ends_only_the_threads_that_reach_it(
+    library: Library,
+) -> None:
+    body = "{}add.u32 %r1, {{%r2, %r3}}, 1; $on: st.global.u32 [%d1], %r0;"
+    out = np.zeros(32, np.uint32)
+    module(library, body.format("bra $on; ")).run("k", [out])
+    assert (out == LANE).all()
+    assert fault(library, body.format("")).kind == "not computed"
 
 
 REVERSE = """

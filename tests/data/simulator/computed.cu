@@ -85,6 +85,15 @@ __global__ void waits(int* out) {
     *out = 1;
 }
 
+// Reads slots of shared memory and of `fresh` that nobody writes.
+__global__ void unwritten(const float* fresh, float* out) {
+    __shared__ float slots[64];
+    if (threadIdx.x < 32) slots[threadIdx.x] = 1;
+    __syncthreads();
+    out[threadIdx.x] = slots[threadIdx.x + 32];
+    out[threadIdx.x + 32] = fresh[threadIdx.x];
+}
+
 __global__ void say(int number) { printf("said %d\n", number + static_cast<int>(threadIdx.x)); }
 
 template <typename T>
@@ -529,6 +538,21 @@ void pageable() {
     tell("wait", cudaDeviceSynchronize());
 }
 
+// Fresh memory, memory that was freed before, and memory of a pool.
+void reads_unwritten() {
+    { OnCard<float> freed(std::vector<float>(32, 0)); }
+    float* pooled = nullptr;
+    tell("pool", cudaMallocAsync(&pooled, 32 * sizeof(float), nullptr));
+    OnCard<float> fresh(32), out(64);
+    int zeros = 0;
+    for (const float* memory : {fresh.data, pooled}) {
+        unwritten<<<1, 32>>>(memory, out.data);
+        tell("launch", cudaDeviceSynchronize());
+        for (const float value : out.host()) zeros += value == 0;
+    }
+    tell("zeros", zeros);
+}
+
 int main(int, char** words) {
     const std::map<std::string, void (*)()> cases = {
         {"adds", adds},
@@ -546,6 +570,7 @@ int main(int, char** words) {
         {"misaligned", misaligned},
         {"lacking", lacking},
         {"pageable", pageable},
+        {"unwritten", reads_unwritten},
     };
     cases.at(words[1])();
     return 0;

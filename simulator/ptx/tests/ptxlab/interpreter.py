@@ -36,7 +36,7 @@ class _Options(ctypes.Structure):
         ("races", ctypes.c_uint32),
         ("uninitialized", ctypes.c_uint32),
         ("checksum", ctypes.c_uint32),
-        ("shared_fill", ctypes.c_uint32),
+        ("fill", ctypes.c_uint32),
         ("most_instructions", ctypes.c_uint64),
     )
 
