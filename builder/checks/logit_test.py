@@ -192,7 +192,7 @@ def drafts(help_output: str) -> frozenset[str]:
 
 
 def tried(help_output: str) -> frozenset[str]:
-    """Those of ``drafts`` that take the options of mainline."""
+    """The ways of ``drafts`` that take the options of mainline."""
     if OWN_SYNTAX in (option_text(help_output, SPEC_TYPE) or ""):
         return frozenset()
     # In AtomicChat's fork mtp is not the model's own block, but a model that --mtp-head names.
