@@ -565,7 +565,7 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe 
         ]
         problems = tuple(new.problem(path, message) for path, message in absent)
     what = f"the recipe {new.name} would not be valid: nothing is written"
-    hint = f"--name gives another name and tag, --like another recipe: `{PROGRAM} recipe new --help`"
+    hint = f"--name gives another name, --like another recipe: `{PROGRAM} recipe new --help`"
     if recipe is None or problems:
         why = "\n".join(f"{each.key}: {each.message}" for each in problems)
         raise RecipeError(what, why, hint)
