@@ -552,7 +552,7 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe 
         ]
         problems = tuple(new.problem(path, message) for path, message in absent)
     what = f"the recipe {new.name} would not be valid: nothing is written"
-    hint = f"see `{PROGRAM} recipe new --help`: options give a value, --like takes another recipe"
+    hint = f"--name gives another name, --like another recipe: `{PROGRAM} recipe new --help`"
     if recipe is None or problems:
         why = "\n".join(f"{each.key}: {each.message}" for each in problems)
         raise RecipeError(what, why, hint)
