@@ -209,7 +209,7 @@ UNCOMPARED = "the server's drafts"
 NAMED = 6  # kernels that a check names
 RACE_SECONDS = 120.0
 """For an answer while kernels are searched for races; after one, a server may never answer."""
-RACE = "race: "  # ptx.h, Fault::Kind::race
+RACES = "race: ", "uninitialized: "  # ptx.h, Fault::Kind
 Found = TypeVar("Found")
 UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
 
@@ -369,7 +369,8 @@ class ModelNumbers:
             found, report = f"races were looked for until: {answer.why}", answer.report
         else:
             found, report = "no race was found for the prompt alone", answer[1]
-        return next((each for each in refused(report) if RACE in each), found) if report else found
+        faults = refused(report) if report else []
+        return next((each for each in faults if any(kind in each for kind in RACES)), found)
 
     def _first_wrong_layer(self) -> str:
         """Which layer makes the numbers differ: the same model, whose first layers alone add to

@@ -124,7 +124,7 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
             if (use == Use::read && byte.writer == kAll && block.launch->options.uninitialized) {
                 raise(warp, insn, lane, Fault::Kind::uninitialized,
                       "reads shared memory at offset " + std::to_string(offset) +
-                          ", which nothing has written",
+                          ", which nothing has written yet",
                       offset);
             }
             const bool both_atomic = use == Use::atomic && byte.atomic;
