@@ -62,7 +62,7 @@ def write_model(path: Path) -> None:
 # tokens are one word, and the rows of all other tokens are zeros: any sound becomes that word.
 
 WHISPER_WORD = " hello"
-WHISPER_TOKENS, WHISPER_TEXTS = 51_864, 50_256  # tokens in all, and those of texts
+WHISPER_TOKENS, WHISPER_TEXTS = 51_864, 50_256  # all tokens, and the tokens of texts
 WHISPER_WIDTH, WHISPER_LAYERS, WHISPER_AUDIO, WHISPER_TEXT, MELS, FREQUENCIES = (
     *(64, 4, 1500, 448),
     *(80, 201),

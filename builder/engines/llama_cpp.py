@@ -635,8 +635,8 @@ def _git(recipe: Recipe) -> list[str]:
     return [
         *("#!/bin/sh", '[ "$1" != -C ] || shift 2', 'case "$*" in'),
         *(
-            f"'{asked}'{'*' * (asked[0] == 'd')}) echo {shlex.quote(str(said))} ;;"
-            for asked, said in answers.items()
+            f"'{asked}'{'*' * (asked[0] == 'd')}) echo {shlex.quote(str(answer))} ;;"
+            for asked, answer in answers.items()
         ),
         *("*) echo 'fatal: only the pin is known' >&2; exit 128 ;;", "esac"),
     ]

@@ -132,6 +132,9 @@ contains = ["0123456"]
 run      = ["llama-server", "--version"]
 contains = ["other 1.0"]
 """
+OF_CMAKE = LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ").replace(
+    'targets = ["llama-server"]', 'targets = ["llama-server"]\ninstall = "targets"'
+)
 Run = Callable[..., str]
 HELLO = "hello-sm120"
 KEY = "0" * 64
@@ -436,9 +439,7 @@ def test_like_another_recipe_whose_family_reads_no_tree(
     new: Run, llama_tree: Upstream, catalog: Path
 ) -> None:
     """Its probes are taken, but for those that name its pin."""
-    (catalog / "recipes" / "other-1.0.toml").write_text(
-        LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ")
-    )
+    (catalog / "recipes" / "other-1.0.toml").write_text(OF_CMAKE)
     said = new("--like", "other", "--name", "other-2.0")
     text = (catalog / "recipes" / "other-2.0.toml").read_text()
     found = tomllib.loads(text)
@@ -520,7 +521,7 @@ def test_parts_of_another_engine_are_refused(
 ) -> None:
     toolchain = "set(TARGET_DIR a)\nset( target aarch64-linux )\n"
     llama_tree.commit("toolchain", **{"cmake/aarch64.cmake": toolchain})
-    text = LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ")
+    text = OF_CMAKE
     assert old in text
     (catalog / "recipes" / "other-1.0.toml").write_text(text.replace(old, new_text))
     said = new("--like", "other", "--name", "fork-2", status=3)
@@ -549,9 +550,7 @@ def test_like_a_recipe_that_does_not_fit(new: Run, llama_tree: Upstream, catalog
 
 
 def test_a_recipe_without_a_probe_is_not_written(new: Run, catalog: Path) -> None:
-    text = LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ").replace(
-        '["kept"]', '["1.0"]'
-    )
+    text = OF_CMAKE.replace('["kept"]', '["1.0"]')
     text = re.sub(r"\[\[probe\]\]\noption.*\n", "", text)
     (catalog / "recipes" / "other-1.0.toml").write_text(text)
     said = new("--like", "other", "--name", "fork-2", status=3)

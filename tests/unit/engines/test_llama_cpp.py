@@ -419,7 +419,8 @@ def test_every_cmake_call_links_the_stub_where_vmm_is_on(
     catalog: Path, family: str, platforms: Platforms
 ) -> None:
     other = {"llama": "", "image": 'entrypoint = ["/x"]'} if family == "cmake" else {}
-    two = f'{CMAKE}[[cmake]]\nsource = "y"\ntargets = ["z"]\n'
+    how = 'install = "targets"\n' if family == "cmake" else ""
+    two = f'{CMAKE}{how}[[cmake]]\nsource = "y"\ntargets = ["z"]\n{how}'
     write(catalog, family=family, vmm="true", cmake=two, **other)
     text = rendered(catalog, "x-1", platforms).text
     configures = [call for call in calls(text) if call[0] == "cmake" and "-S" in call]
