@@ -198,7 +198,8 @@ def opened(*arguments: str) -> list[str]:
     code = OPENED.format(arguments=[*arguments])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     files = [Path(line) for line in done.stderr.splitlines() if line.endswith(".toml")]
-    return [file.stem for file in files if file.parent.name in {"recipes", "cards"}]
+    folders = {REPOSITORY / "recipes", REPOSITORY / "cards"}
+    return [file.stem for file in files if file.resolve().parent in folders]
 
 
 def test_a_command_reads_only_the_files_that_it_needs() -> None:
