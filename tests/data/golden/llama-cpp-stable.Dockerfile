@@ -6,7 +6,7 @@ RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reprod
 
 FROM --platform=linux/amd64 base-devel AS npm
 ARG SOURCE_DATE_EPOCH
-# Of the source it has the page's directory alone: another change does not make the page anew.
+# Only the page's directory is an input: another change of the source does not build the page again.
 RUN --network=none --mount=type=bind,from=source,source=/tree/tools/ui,target=/page-source --mount=type=bind,from=build-packages,target=/page-packages --mount=type=bind,from=build-node,target=/page-node --mount=type=bind,from=inside,target=/inside ["env", "LLAMA_BUILD_NUMBER=10018", "LLAMA_UI_VERSION=b10018", "python3", "/inside/page.py", "/page-source", "/page"]
 
 FROM scratch AS page
