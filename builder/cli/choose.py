@@ -281,8 +281,8 @@ def _print(
     used = {figure.source for figure in figures if figure}
     words = [text for source, text in LEGEND.items() if source in used]
     marks = ("? not known", "+ at least", "* composed here, not published")
-    words += [text for text in marks if text[0] in str(rows)]
-    line(f"\n{', '.join(words)}")
+    below = [text for text in marks if text[0] in str(rows)]
+    line("\n" + "\n".join(", ".join(each) for each in (words, below) if each))
     paragraph("Not in the table", [f"{each.short_name}: {each.why}" for each in unserved])
     for obstacle in dict.fromkeys(each.obstacle for each in answer.excluded if everything):
         refused = [each for each in answer.excluded if each.obstacle == obstacle]
