@@ -205,7 +205,7 @@ def opened(*arguments: str) -> list[str]:
 def test_a_command_reads_only_the_files_that_it_needs() -> None:
     recipes = [file.stem for file in (REPOSITORY / "recipes").glob("*.toml")]
     assert {*opened("list")} == {*recipes}
-    assert opened("show", "hello-sm120-0.1.0") == ["hello-sm120-0.1.0", "accepted"]
+    assert opened("show", "hello-sm120-0.1.0") == ["hello-sm120-0.1.0"]
     presets = [*PRESETS.valid(), *PRESETS.archived.values()]
     of_presets = {entry.preset.recipe for entry in presets if entry.preset}
     of_presets |= {
