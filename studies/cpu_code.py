@@ -1,6 +1,6 @@
 """The speed of ggml's CPU code by generation of CPUs, as rows of studies/measurements.md.
 
-    ./farm build llama-cpp-0.5.0
+    ./farm build llama-cpp-0.5.0-dev
     .venv/bin/python studies/cpu_code.py IMAGE [--program FILE] [--runs 3] [--json]
 
 IMAGE has CPU code by generation ([llama] cpu_variants).  The products of 4096 x 14336 weights with
