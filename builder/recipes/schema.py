@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -56,6 +57,9 @@ from builder.recipes.probes import Accept, Budget, Probe, Serve, Symbol
 
 # The source of an engine, and how newer versions of it are found.
 
+Folder = Annotated[TreePath, AfterValidator(posixpath.normpath)]
+"""A directory of a tree, written like its paths: without "./" and a slash at the end."""
+
 
 class PathSource(Model):
     """A tree of this repository."""
@@ -73,7 +77,7 @@ class PypiSource(Model):
     """Release."""
     sha256: Sha256
     """sha256 of the file."""
-    root: TreePath = "."
+    root: Folder = "."
     """Directory of the source inside the file (without the top directory of an sdist):
     "vendor/llama.cpp"."""
 
@@ -232,7 +236,7 @@ class Python(Model):
 
 
 Page = Annotated[
-    Annotated[bool, Tag("bool")] | Annotated[TreePath, Tag("str")],
+    Annotated[bool, Tag("bool")] | Annotated[Folder, Tag("str")],
     Discriminator(
         lambda value: type(value).__name__,
         custom_error_type="page",

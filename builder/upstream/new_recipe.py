@@ -9,9 +9,10 @@ the option for it.
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,8 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
     not known, the recipe to be like does not fit.
     """
     like = _like(catalog, wish.like)
+    if wish.root is not None:
+        wish = replace(wish, root=posixpath.normpath(wish.root))
     if wish.url.startswith(OF_PYPI):
         tree, commit = _of_release(wish, repositories, work)
     else:

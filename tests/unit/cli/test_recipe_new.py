@@ -49,7 +49,7 @@ vmm  = false
 
 [llama]
 build_number = 3
-ui           = false   # the built page is not in the tree
+ui           = false   # the tree has no web page
 cpu_variants = true
 
 [[cmake]]
@@ -237,7 +237,7 @@ def test_a_tree_in_an_sdist(
         content = sdist(tmp_path, llama_tree, repository=repository, changed=changed)
         index.files[f"{RELEASE}-1.0.tar.gz"] = content
         index.about[f"{RELEASE}-1.0.tar.gz"] = {}
-        said = new("--root", PLACE, url=f"pypi:{RELEASE}")
+        said = new("--root", f"./{PLACE}/", url=f"pypi:{RELEASE}")
         commit = llama_tree.head()
         shown = f"commit {commit}" if known else "of a commit that the sdist does not tell"
         place = f"{PLACE} of {RELEASE} 1.0"
@@ -252,7 +252,7 @@ def test_a_tree_in_an_sdist(
             "root": PLACE,
         }
         build = {"build_commit": commit[:9]} if known else {}
-        assert found["llama"] == {**build, "ui": False}
+        assert found["llama"] == {**build, "ui": False, "cpu_variants": True}
         assert "track" not in found
         # The next release, of another commit.
         text = llama_tree.folder / "common/arg.cpp"
@@ -538,8 +538,8 @@ def test_a_tree_that_is_not_tabbyapi(new: Run, catalog: Path) -> None:
 
 
 def test_like_a_recipe_that_does_not_fit(new: Run, llama_tree: Upstream, catalog: Path) -> None:
-    text = (REPOSITORY / "recipes" / "vllm-0.22.0.toml").read_text()
-    (catalog / "recipes" / "vllm-0.22.0.toml").write_text(text)
+    text = (REPOSITORY / "recipes" / "vllm-0.21.0.toml").read_text()
+    (catalog / "recipes" / "vllm-0.21.0.toml").write_text(text)
     assert "builds it from a package" in new("--like", "vllm", status=3)
     assert "no recipe is named" in new("--like", "nothing", status=3)
     (catalog / "recipes" / "other-1.0.toml").write_text(

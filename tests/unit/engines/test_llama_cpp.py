@@ -410,6 +410,15 @@ def test_a_source_without_variants_is_refused(catalog: Path) -> None:
     assert "has no GGML_CPU_ALL_VARIANTS" in message
 
 
+def test_a_pages_directory_is_found_however_it_is_written(catalog: Path) -> None:
+    write(catalog, llama='llama = { build_number = 7, ui = "./tools/ui/" }')
+    recipe = rendered(catalog, "x-1").recipe
+    paths = ["tools/ui/package.json", "tools/ui/package-lock.json"]
+    assert not list(ENGINES[recipe.family].absent(recipe, paths))
+    ((key, message),) = ENGINES[recipe.family].absent(recipe, paths[:1])
+    assert (key, message) == (("llama", "ui"), "the source has no tools/ui/package-lock.json")
+
+
 # The stub link: in every cmake call, or no Dockerfile
 
 
@@ -517,7 +526,7 @@ def test_atomics_tags_are_followed_as_it_names_them_now(tmp_path: Path) -> None:
         upstream.git("tag", tag, upstream.record(tag))
     (tmp_path / "work").mkdir()
     repositories = Repositories(tmp_path / "cache", tmp_path / "work", print)
-    track = recipe_of("atomic-b8995").track
+    track = recipe_of("atomic-b10018-1.2.0").track
     assert upstream_target(upstream.url, track, repositories).name == "b10018-1.1.0"
 
 

@@ -41,6 +41,12 @@ def test_a_pull_request_is_applied_to_the_engine() -> None:
     ]
 
 
+def test_an_engine_out_of_an_sdist_says_where_it_is_in_it_and_what_its_page_is_made_of() -> None:
+    comment = engine_of(spdx("llama-cpp-0.5.0-dev"))["comment"]
+    assert "builder:root: vendor/llama.cpp" in comment
+    assert "builder:page: built out of the packages of tools/ui/package-lock.json" in comment
+
+
 def test_a_file_of_ours_has_its_digest_and_one_that_is_absent_is_only_an_input() -> None:
     file = REPOSITORY / "patches" / "vllm-0.19-fla-tma.patch"
     patch = package(spdx("vllm-0.19.1"), f"file {file.name}")
