@@ -259,6 +259,15 @@ def test_list_shows_current_recipes_and_all_with_the_reason(
     assert "a published run" in row
 
 
+def test_a_base_has_the_recipes_that_have_it_by_another_one(
+    catalog: Path, builder: Builder
+) -> None:
+    pull = f'\n[[add.patch]]\npull = 1\nbase = "{"3" * 40}"\nhead = "{"4" * 40}"\nwhy = "x"\n'
+    write(catalog, v2=f"{CHILD}{pull}")
+    shown = builder("show", "cuda-13.0", "--catalog", catalog)
+    assert "fork-1, fork-2" in shown.stdout, "the base of a patch is no base of images"
+
+
 def test_two_current_recipes_of_an_engine_are_a_warning(catalog: Path, builder: Builder) -> None:
     write(catalog, v1=PARENT.replace('kept = "a published run"\n', ""), v2=CHILD)
     done = builder("recipe", "check", "fork-2", "--catalog", catalog)
