@@ -92,7 +92,9 @@ def with_key(text: str, table: str, key: str, value: str) -> str:
 
 
 def with_kept(text: str, why: str) -> str:
-    """A recipe's text with the reason why it is kept, after its version."""
+    """A recipe's text with the reason why it is kept, after its version, unless it has one."""
+    if re.search(r"(?m)^kept\b", text):
+        return text
     return re.sub(
         r"(?m)^(version\b.*\n)",
         lambda found: f"{found[1]}kept    = {json.dumps(why)}\n",

@@ -187,6 +187,20 @@ def test_the_old_recipe_is_kept_beside_the_new_one(farm: Farm) -> None:
     assert 'version = "0.2.0"' in (farm.recipes / "eng-0.2.0.toml").read_text()
 
 
+def test_a_recipe_with_another_pin_does_not_have_the_reason_why_the_old_one_is_kept(
+    farm: Farm,
+) -> None:
+    file = farm.write()
+    reason = 'kept = "a published run"\n'
+    file.write_text(file.read_text().replace("summary", f"{reason}summary", 1))
+    before = file.read_text()
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("pin", "update", "eng", "--keep-old")
+    assert file.read_text() == before
+    assert "kept" not in (farm.recipes / "eng-0.2.0.toml").read_text()
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_lock_with_the_name_of_the_recipe_moves_with_it(farm: Farm, kept: bool) -> None:
     file = farm.write()
