@@ -201,6 +201,9 @@ def test_a_pull_request_goes_after_the_patches_of_the_extended_recipe(catalog: P
     write(catalog, v1=patched, v2=child)
     pulls = [each.model_dump()["pull"] for each in load(catalog).engine("fork-2").recipe.patch]
     assert pulls == [1, 2]
+    found = load(catalog).engine("fork-2").recipe
+    newer = new.model_copy(update={"head": "7" * 40})
+    assert with_pull_request(child, found, newer) == child.replace("6" * 40, "7" * 40)
     again = PullPatch(pull=1, base="5" * 40, head="6" * 40, why="y")
     with pytest.raises(RecipeError, match="the recipe has no patch"):
         with_pull_request(CHILD, found, again)
