@@ -148,7 +148,7 @@ def update(
     if written:
         change.write(keep=keep_old)
         new_name = change.new_file.stem
-        if not keep_old and new_name != entry.name:  # its presets' figures belong to the old pin
+        if not entry.file.exists():  # its presets' figures belong to the old pin
             presets = preset_files.load(found).of_recipe(entry.name)
             named = ", ".join(preset.name for preset in presets)
             if named:

@@ -239,7 +239,10 @@ def _left(check: dict[str, Any]) -> bool:
 def users(folder: Path) -> dict[str, list[str]]:
     """The files of a directory, presets/ or recipes/, by the recipe or the base that they name."""
     found: dict[str, list[str]] = {}
-    texts = {each.stem: each.read_text("utf-8", "replace") for each in folder.glob("*.toml")}
+    texts = {
+        each.stem: each.read_text("utf-8", "replace").partition("\n[")[0]
+        for each in folder.glob("*.toml")
+    }
     for name, text in sorted(texts.items()):
         above = EXTENDS.search(text)
         if named := NAMED.search(text) or (above and NAMED.search(texts.get(above[1], ""))):

@@ -92,7 +92,9 @@ def with_key(text: str, table: str, key: str, value: str) -> str:
 
 
 def with_kept(text: str, why: str) -> str:
-    """A recipe's text with the reason why it is kept, after its version."""
+    """A recipe's text with the reason why it is kept, after its version, unless it has one."""
+    if re.search(r"(?m)^kept\b", text):
+        return text
     return re.sub(
         r"(?m)^(version\b.*\n)",
         lambda found: f"{found[1]}kept    = {json.dumps(why)}\n",
@@ -211,14 +213,16 @@ def _renamed(name: str, source: GitSource, target: NamedCommit, recount: Recount
 def with_pull_request(text: str, recipe: Recipe, patch: PullPatch) -> str:
     """A recipe's text with a pull request's base, head and reason, in a new ``[[patch]]`` if need
     be."""
+    document = tomlkit.parse(text)
+    first = len(recipe.patch) - len(document.get("add", {}).get("patch", []))
     for index, known in enumerate(recipe.patch):
         if isinstance(known, PullPatch) and (known.pull, known.git) == (patch.pull, patch.git):
             keys = ("base", "head", "why")
             changed = [key for key in keys if getattr(patch, key) != getattr(known, key)]
-            return edited(text, {("patch", index, key): getattr(patch, key) for key in changed})
+            place: Keys = ("patch", index) if index < first else ("add", "patch", index - first)
+            return edited(text, {(*place, key): getattr(patch, key) for key in changed})
     written = patch.model_dump(exclude_defaults=True)
     values = {key: written[key] for key in ("pull", "git", "base", "head", "why") if key in written}
-    document = tomlkit.parse(text)
     patches = document.get("patch")
     table = tomlkit.inline_table() if isinstance(patches, Array) else tomlkit.table()
     table.update(values)

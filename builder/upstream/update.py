@@ -72,8 +72,7 @@ class RecipeChange(Generic[R]):
         for lock, new_lock in self.locks.items():
             edit.write(new_lock, read_text(lock), like=lock)
         edit.write(self.new_file, self.new_text, like=self.file)
-        renamed = self.new_file != self.file
-        if keep and renamed and isinstance(self.recipe, Recipe) and self.recipe.kept is None:
+        if keep and self.new_file != self.file and isinstance(self.recipe, Recipe):
             kept = f"the version before {self.recipe.version}"
             edit.write(self.file, edit.with_kept(self.text, kept))
         if not keep:
@@ -93,6 +92,8 @@ def _change(
             f"{entry.name} would be renamed to {recipe.name}, which exists already",
             hint="remove one of them, or name another ref with --to",
         )
+    if file != entry.file:  # the reason is the old version's
+        text = edit.edited(text, {("kept",): None})
     folder, locks = entry.file.parent, locks_of(recipe)
     moved = {
         folder / lock: folder / locks[table]

@@ -187,6 +187,34 @@ def test_the_old_recipe_is_kept_beside_the_new_one(farm: Farm) -> None:
     assert 'version = "0.2.0"' in (farm.recipes / "eng-0.2.0.toml").read_text()
 
 
+def test_a_recipe_with_another_pin_does_not_have_the_reason_why_the_old_one_is_kept(
+    farm: Farm,
+) -> None:
+    file = farm.write()
+    reason = 'kept = "a published run"\n'
+    file.write_text(file.read_text().replace("summary", f"{reason}summary", 1))
+    before = file.read_text()
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("pin", "update", "eng", "--keep-old")
+    assert file.read_text() == before
+    assert "kept" not in (farm.recipes / "eng-0.2.0.toml").read_text()
+
+
+def test_a_recipe_that_another_one_extends_stays(farm: Farm) -> None:
+    file = farm.write()
+    other = 'extends = "eng-0.1.0"\nversion = "2"\nimage.tags = ["2"]\n'
+    (farm.recipes / "eng-2.toml").write_text(other)
+    preset = farm.recipes.parent / "presets" / "m@5090.toml"
+    preset.parent.mkdir()
+    preset.write_text('recipe = "eng-0.1.0"\nsummary = "x"\ncard = "5090"\nmodel.name = "m"\n')
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("pin", "update", "eng-0.1.0")
+    assert "is now" not in farm.said
+    assert load(farm.catalog).engine("eng-2").recipe.extends == file.stem
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_lock_with_the_name_of_the_recipe_moves_with_it(farm: Farm, kept: bool) -> None:
     file = farm.write()

@@ -201,6 +201,9 @@ def test_a_pull_request_goes_after_the_patches_of_the_extended_recipe(catalog: P
     write(catalog, v1=patched, v2=child)
     pulls = [each.model_dump()["pull"] for each in load(catalog).engine("fork-2").recipe.patch]
     assert pulls == [1, 2]
+    found = load(catalog).engine("fork-2").recipe
+    newer = new.model_copy(update={"head": "7" * 40})
+    assert with_pull_request(child, found, newer) == child.replace("6" * 40, "7" * 40)
     again = PullPatch(pull=1, base="5" * 40, head="6" * 40, why="y")
     with pytest.raises(RecipeError, match="the recipe has no patch"):
         with_pull_request(CHILD, found, again)
@@ -257,6 +260,15 @@ def test_list_shows_current_recipes_and_all_with_the_reason(
     everything = builder("list", "--all", "--catalog", catalog)
     (row,) = [each for each in everything.stdout.splitlines() if each.startswith("fork-1")]
     assert "a published run" in row
+
+
+def test_a_base_has_the_recipes_that_have_it_by_another_one(
+    catalog: Path, builder: Builder
+) -> None:
+    pull = f'\n[[add.patch]]\npull = 1\nbase = "{"3" * 40}"\nhead = "{"4" * 40}"\nwhy = "x"\n'
+    write(catalog, v2=f"{CHILD}{pull}")
+    shown = builder("show", "cuda-13.0", "--catalog", catalog)
+    assert "fork-1, fork-2" in shown.stdout, "the base of a patch is no base of images"
 
 
 def test_two_current_recipes_of_an_engine_are_a_warning(catalog: Path, builder: Builder) -> None:

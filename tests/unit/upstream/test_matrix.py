@@ -80,6 +80,9 @@ def changed(farm: Upstream, revision: str = "HEAD") -> tuple[set[str], set[str],
 
 def test_a_clean_checkout_has_changed_nothing(farm: Upstream) -> None:
     assert changed(farm) == (set(), set(), [])
+    change(farm, f"recipes/{VLLM}.toml", "summary", 'kept = "a run"\nsummary')
+    farm.record("a newer one")
+    assert changed(farm) == (set(), set(), []), "what is kept is among the jobs of before"
 
 
 @pytest.mark.parametrize(
