@@ -291,14 +291,13 @@ def engine_of(plan: Plan) -> Part:
         case PypiFile(file=file, root=root):
             purl = package_url("pypi", file.name, file.version)
             part = {} if root == "." else {"builder:root": root}
-            properties = {**common.properties, **part}
-            return replace(common, purl=purl, digest={"sha256": file.sha256}, properties=properties)
+            return replace(common, purl=purl, digest={"sha256": file.sha256}, properties=part)
         case LocalTree(identity=identity):
             return replace(
                 common,
                 purl=package_url("generic", name, version),
                 digest={"builderTree": identity},
-                properties={**common.properties, "builder:path": where(recipe.source)},
+                properties={"builder:path": where(recipe.source)},
             )
         case Installed(name=project, version=known):
             # A version with * is a pattern: the exact one is known only in the base.
