@@ -330,14 +330,14 @@ def _place_of_model(found: Sequence[Option]) -> tuple[bool | float | str, ...]:
     figure = best.own or best.figure
     speed = figure.tokens_per_second if figure else 0
     known = ([*Standing].index(best.known), best.own is None)
-    size = parameters(best.model)
-    return not best.recommended, speed < SLOW, -size, *known, -speed, best.short_name
+    size = model_place(best.model, speed)
+    return not best.recommended, *size, *known, -speed, best.short_name
 
 
-def parameters(model: str) -> float:
-    """The billions of parameters that a model's name says; 0: it says none."""
+def model_place(model: str, speed: float) -> tuple[bool, float]:
+    """The largest model first, by its name; one that is slow or of unknown speed behind it."""
     size = PARAMETERS.search(model)
-    return float(size[1]) if size else 0
+    return speed < SLOW, -float(size[1]) if size else 0
 
 
 def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:

@@ -18,16 +18,7 @@ from builder.core.errors import PROGRAM
 from builder.docker import gpus
 from builder.presets import shapes
 from builder.presets.cards import HostCard, plain_name
-from builder.presets.choose import (
-    PROPOSED,
-    SLOW,
-    STEP,
-    Choice,
-    Known,
-    driver_on,
-    no_image,
-    parameters,
-)
+from builder.presets.choose import PROPOSED, STEP, Choice, Known, driver_on, model_place, no_image
 from builder.presets.schema import TRIALS, MainModel, Preset, ServeOptions
 from builder.presets.shapes import Figure, ListedFile, NotComputedError, Shape, computed_speed
 from builder.recipes.catalog import BrokenEntry
@@ -105,13 +96,11 @@ def proposals(
     results = [
         _Model(known, answer, models, card, *each).answer() for each in sorted(names.items())
     ]
-    found = sorted((each for each in results if isinstance(each, Proposal)), key=_place)
+    found = [each for each in results if isinstance(each, Proposal)]
+    found.sort(
+        key=lambda each: model_place(each.model, each.own.tokens_per_second if each.own else 0)
+    )
     return tuple(found), tuple(each for each in results if isinstance(each, Unserved))
-
-
-def _place(found: Proposal) -> tuple[bool, float]:
-    """As presets: the largest model first, one that is slow or of unknown speed behind it."""
-    return not found.own or found.own.tokens_per_second < SLOW, -parameters(found.model)
 
 
 def memory(shape: Shape, size: int, context: int, offloaded: int = 0) -> int:
