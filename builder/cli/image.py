@@ -16,7 +16,7 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import argument, catalog_at, flag, option, output_option, reference_option
-from builder.cli.terminal import counted, first_rows, line, log, out, pairs, print_json, table
+from builder.cli.terminal import counted, line, log, out, pairs, print_json, table
 from builder.core import sizes
 from builder.core.errors import DifferenceError, UntriedError, UsageError
 from builder.core.platforms import Platform
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 DIGITS = 12  # of a digest
 FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size")
+
+FIRST_ROWS = 15  # rows that fit on a terminal together with a summary
 
 
 def kernels(
@@ -70,6 +72,18 @@ def kernels(
     session = build_session(platform=platform)
     ledger = ledger_of(session, image, Capability.parse(card))
     print_ledger(_runnable(_only(ledger, library)), as_json=as_json)
+
+
+def _first_rows(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: str = "more row"
+) -> None:
+    """Print a table; on a terminal its first ``FIRST_ROWS`` rows, and the number of ``left``."""
+    if not out().is_terminal:
+        table(header, rows)
+        return
+    table(header, rows[:FIRST_ROWS], single_lines=True)
+    if len(rows) > FIRST_ROWS:
+        line(f"{counted(len(rows) - FIRST_ROWS, left)}: a pipe or a file gets them all")
 
 
 def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
@@ -137,7 +151,7 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
     ]
     header = ("library", "kernel", *FIGURES, "idle", "digest")
     if out().is_terminal:
-        first_rows(header, lines, "more kernel")
+        _first_rows(header, lines, "more kernel")
         line("")
         _print_libraries(ledger)
     else:
@@ -346,7 +360,7 @@ def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json:
         line(f"{counted(found.same, 'case')} with the same outcome, {len(found.parted)} without")
         parted = found.parted
         rows = [(each.name, _said(each.before), _said(each.after), each.launch) for each in parted]
-        first_rows(("case", "A", "B", "first launch that differs"), rows)
+        _first_rows(("case", "A", "B", "first launch that differs"), rows)
     if found.parted:
         what = f"{before} and {after} compute different numbers"
         raise DifferenceError(what, f"{len(found.parted)} cases differ")
@@ -389,7 +403,7 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
     for title, header, rows in tables:
         if rows:
             line(f"\n{title}")
-            first_rows(header, rows)
+            _first_rows(header, rows)
 
 
 def _files(found: Sequence[FileDifference], *, times: bool) -> Iterator[Row]:

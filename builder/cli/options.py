@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperOption
 
-from builder.cli.terminal import log
-from builder.core.errors import RecipeError, WorldError
+from builder.core.errors import RecipeError
 from builder.core.farm import farm_root
 from builder.core.platforms import Platform
 from builder.core.sizes import contexts_of
@@ -299,27 +298,6 @@ def user_settings() -> Settings:
     from builder.core import settings  # slow to import
 
     return settings.load()
-
-
-PLACES = {
-    f"BUILDER_{name}" for name in ("CACHE_DIR", "CATALOG", "MODELS_DIR", "PROGRAM", "STATE_DIR")
-}
-"""Variables of which any value is valid."""
-
-
-def state_dir_or_warning() -> Path | None:
-    """The state directory, for a command that needs no other setting; None, and a warning, where
-    the settings are invalid.  Settings take longer to import than such a command runs."""
-    from platformdirs import user_config_path, user_state_path
-
-    given = {name for name in os.environ if name.startswith("BUILDER_")} - PLACES
-    if not given and not (user_config_path("builder") / "settings.toml").exists():
-        return Path(os.environ.get("BUILDER_STATE_DIR") or user_state_path("builder"))
-    try:
-        return user_settings().state_dir
-    except WorldError as error:
-        log(f"warning: {error.what}: {'; '.join(error.why.splitlines())}")
-        return None
 
 
 def contexts(text: str) -> tuple[int, ...]:

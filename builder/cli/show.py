@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections import Counter
@@ -306,10 +307,31 @@ def _listed(found: Catalog) -> dict[str, Any]:
     }
 
 
+PLACES = {
+    f"BUILDER_{name}" for name in ("CACHE_DIR", "CATALOG", "MODELS_DIR", "PROGRAM", "STATE_DIR")
+}
+"""Variables of which any value is valid."""
+
+
+def _state_dir() -> Path | None:
+    """The state directory, for a command that needs no other setting; None, and a warning, where
+    the settings are invalid.  Settings take longer to import than such a command runs."""
+    from platformdirs import user_config_path, user_state_path
+
+    given = {name for name in os.environ if name.startswith("BUILDER_")} - PLACES
+    if not given and not (user_config_path("builder") / "settings.toml").exists():
+        return Path(os.environ.get("BUILDER_STATE_DIR") or user_state_path("builder"))
+    try:
+        return options.user_settings().state_dir
+    except WorldError as error:
+        log(f"warning: {error.what}: {'; '.join(error.why.splitlines())}")
+        return None
+
+
 def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
     from builder.recipes.schema import by_version
 
-    presets, state, rows = users(root / "presets"), options.state_dir_or_warning(), []
+    presets, state, rows = users(root / "presets"), _state_dir(), []
     recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
     shown = [each for each in recipes if everything or not each.kept]
     for recipe in sorted(shown, key=by_version):
@@ -406,7 +428,7 @@ def explanation(root: Path, name: str, platform: Platform | None) -> dict[str, A
 
     catalog = load_catalog(root, only=[name])
     found = explained(catalog, name, platform)
-    kept = checked(root, found["name"], options.state_dir_or_warning(), platform)
+    kept = checked(root, found["name"], _state_dir(), platform)
     if kept is not None:
         with suppress(BuilderError):  # such as a source tree that is missing
             keys = Resolver(catalog, "amd64").recipe_keys(found["name"], kept.platform)

@@ -58,8 +58,6 @@ def print_json(value: Any) -> None:
 
 # Tables, columns and figures of results.
 
-FIRST_ROWS = 15
-"""Rows that fit on a terminal together with a summary."""
 GAP = 2  # columns between two cells (rich.table.Table: padding=(0, 1))
 READABLE = 30  # columns of a text that wraps
 NARROWEST = 6  # columns of a figure that wraps
@@ -155,18 +153,6 @@ def print_error(error: BuilderError) -> None:
     for number, step in enumerate(error.hint.splitlines()):
         lines.append(_wrapped(step, err(), "     " if number else "  -> ", "     "))
     typer.echo("\n".join(lines), err=True)
-
-
-def first_rows(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: str = "more row"
-) -> None:
-    """Print a table; on a terminal its first ``FIRST_ROWS`` rows, and the number of ``left``."""
-    if not out().is_terminal:
-        table(header, rows)
-        return
-    table(header, rows[:FIRST_ROWS], single_lines=True)
-    if len(rows) > FIRST_ROWS:
-        line(f"{counted(len(rows) - FIRST_ROWS, left)}: a pipe or a file gets them all")
 
 
 def pairs(lines: Mapping[str, str] | Sequence[tuple[str, str]], *, wraps: bool = False) -> None:

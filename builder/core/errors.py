@@ -8,10 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -247,22 +244,6 @@ class BugError(BuilderError):
     """A fault of builder's own."""
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM in the body, which cleans up; its programs ignore them, too.
-
-    Only the main thread can: elsewhere it does nothing.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGINT, signal.SIGTERM) if main else ()
-    before = [(each, signal.signal(each, signal.SIG_IGN)) for each in signals]
-    try:
-        yield
-    finally:
-        for each, handler in before:
-            signal.signal(each, handler)
 
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it

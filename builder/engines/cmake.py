@@ -108,31 +108,6 @@ def link_directories(recipe: Recipe) -> list[str]:
     return [TOOLKIT_LIBRARIES, *([DRIVER_STUB] if recipe.cuda.vmm else [])]
 
 
-def link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) -> Iterator[str]:
-    """Definitions that a command lacks, without which its cmake call would not link correctly.
-
-    Commands that configure no cmake have no faults. ``no_vmm`` is the definition that keeps the
-    driver library out of the family's engines.
-    """
-    configures = "-S" in arguments and "cmake" in arguments
-    if not configures and not any("cmake.define." in word for word in arguments):
-        return
-    option = re.compile(r"(?:-D|cmake\.define\.)(\w+)(?::\w+)?=(.*)", re.DOTALL)
-    given = {each[1]: each[2] for word in arguments if (each := option.match(word))}
-    for name in LINKER_FLAGS:
-        found = [
-            folder
-            for flag in given.get(name, "").split()
-            if flag.startswith("-Wl,-rpath-link,")
-            for folder in flag.removeprefix("-Wl,-rpath-link,").split(":")
-        ]
-        for folder in link_directories(recipe):
-            if folder not in found:
-                yield f"{name} of a cmake call has no -rpath-link to {folder}: the link would fail"
-    if no_vmm is not None and not recipe.cuda.vmm and given.get(no_vmm) != "ON":
-        yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
-
-
 Given = tuple[tuple[str | int, ...], str, Value]
 """A definition of a recipe: the path of its key, its name and its value."""
 ARCHITECTURES = "CMAKE_CUDA_ARCHITECTURES"

@@ -625,7 +625,7 @@ def _git(recipe: Recipe) -> list[str]:
     answers = {
         "--version": "git version 2.47.3",  # find_package(Git) asks
         "rev-parse --short HEAD": _commit(recipe),
-        "rev-list --count HEAD": required(recipe.llama, recipe).build_number,
+        "rev-list --count HEAD": required(recipe.llama, recipe).build_number or 0,
     }
     source = recipe.source
     if isinstance(source, GitSource):

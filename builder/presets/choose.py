@@ -329,10 +329,15 @@ def _place_of_model(found: Sequence[Option]) -> tuple[bool | float | str, ...]:
     best = next((each for each in found if each.recommended), found[0])
     figure = best.own or best.figure
     speed = figure.tokens_per_second if figure else 0
-    size = PARAMETERS.search(best.model)
-    parameters = float(size[1]) if size else 0
     known = ([*Standing].index(best.known), best.own is None)
-    return not best.recommended, speed < SLOW, -parameters, *known, -speed, best.short_name
+    size = model_place(best.model, speed)
+    return not best.recommended, *size, *known, -speed, best.short_name
+
+
+def model_place(model: str, speed: float) -> tuple[bool, float]:
+    """The largest model first, by its name; one that is slow or of unknown speed behind it."""
+    size = PARAMETERS.search(model)
+    return speed < SLOW, -float(size[1]) if size else 0
 
 
 def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:
@@ -593,7 +598,8 @@ class _Run:
         else:
             ran = sizes.gib(card.memory * self.preset.cards)
             made = "is composed for" if self.preset.composed else "ran with"
-            text = f"its memory is not known; it {made} {ran}, {self.has}"
+            less = ", a little less" if self.has.endswith(ran) else ""
+            text = f"its memory is not known; it {made} {ran}, {self.has}{less}"
         return Obstacle.UNKNOWN, text
 
     @property
@@ -640,6 +646,7 @@ class _Run:
         except NotComputedError as error:
             not_computed = str(error)
         figure = measured or published or computed
+        here = computed if figure and figure.card else None
         standing = Standing.UNKNOWN
         if measured:
             standing = Standing.MEASURED
@@ -663,7 +670,7 @@ class _Run:
             other_context=other,
             known=standing,
             figure=figure,
-            computed=computed if figure and figure.card else None,
+            computed=here,
             not_computed="" if figure else not_computed,
             memory=known[0].size if known else None,
             memory_by=known[0].by if known else "",
@@ -673,7 +680,7 @@ class _Run:
             room=room,
             driver=driver_on(self.recipe, self.question.catalog, cards),
             capabilities=capabilities(preset),
-            caveats=tuple(self.caveats(result or preset.published)),
+            caveats=tuple(self.caveats(result or preset.published, here or figure)),
             command=shlex.join([PROGRAM, "run", *run_words(self.name, preset, other)]),
         )
 
@@ -701,10 +708,10 @@ class _Run:
         ran = not (self.smaller_cards or self.preset.composed)  # on cards with no more memory
         return (ran or confirmed) and not gpus.is_older(self.question.machine.driver, newest)
 
-    def caveats(self, figure: Result | None) -> Iterator[str]:
-        """The known problems on these cards."""
-        yield from self.preset.notes(figure)
-        if figure is None and EXPERTS.keys() & self.options.keys():
+    def caveats(self, result: Result | None, figure: Figure | None) -> Iterator[str]:
+        """The known problems on these cards, where ``figure`` is the speed."""
+        yield from self.preset.notes(result)
+        if figure and figure.source == "computed" and EXPERTS.keys() & self.options.keys():
             yield f"Its speed is computed for a machine's memory with {HOST // 10**9} GB/s."
         own = self.published_card
         larger = own is not None and all(card.memory * USABLE > own.memory for card in self.cards)

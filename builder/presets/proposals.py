@@ -18,7 +18,7 @@ from builder.core.errors import PROGRAM
 from builder.docker import gpus
 from builder.presets import shapes
 from builder.presets.cards import HostCard, plain_name
-from builder.presets.choose import PROPOSED, STEP, Choice, Known, driver_on, no_image
+from builder.presets.choose import PROPOSED, STEP, Choice, Known, driver_on, model_place, no_image
 from builder.presets.schema import TRIALS, MainModel, Preset, ServeOptions
 from builder.presets.shapes import Figure, ListedFile, NotComputedError, Shape, computed_speed
 from builder.recipes.catalog import BrokenEntry
@@ -96,7 +96,10 @@ def proposals(
     results = [
         _Model(known, answer, models, card, *each).answer() for each in sorted(names.items())
     ]
-    found = (each for each in results if isinstance(each, Proposal))
+    found = [each for each in results if isinstance(each, Proposal)]
+    found.sort(
+        key=lambda each: model_place(each.model, each.own.tokens_per_second if each.own else 0)
+    )
     return tuple(found), tuple(each for each in results if isinstance(each, Unserved))
 
 
@@ -137,9 +140,8 @@ def _states(shape: Shape) -> Iterator[int]:
 
 def _experts(shape: Shape, size: int) -> float:
     """The bytes of the experts of a layer."""
-    return shapes.weight_bytes(shape, size, checkpoint=False)["experts"] / shapes.expert_layers(
-        shape
-    )
+    experts = shapes.weight_bytes(shape, size, checkpoint=False)["experts"]
+    return experts / shapes.expert_layers(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -27,7 +29,6 @@ from builder.core.errors import (
     UsageError,
     WorldError,
     suggestion,
-    uninterrupted,
 )
 from builder.core.log import Log
 from builder.core.parallel import lines_of
@@ -272,6 +273,22 @@ def name_of(job: Launch) -> str:
     return own if there and there.labels.get(LABEL_CATALOG, root) != root else plain
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM in the body, which cleans up; its programs ignore them, too.
+
+    Only the main thread can: elsewhere it does nothing.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if main else ()
+    before = [(each, signal.signal(each, signal.SIG_IGN)) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
 def start_service(
     service: Service,
     flavor: ApiFlavor,
@@ -303,7 +320,7 @@ def start_service(
             what = f"Docker does not take --restart {service.restart}"
             _require(what, "update", f"--restart={service.restart}", name)
     except BaseException:  # also an interrupt
-        with uninterrupted():
+        with _uninterrupted():
             found = existing(name)
             if found is not None and found.labels.get(LABEL_START) == token:
                 containers.remove(found.container)
@@ -437,7 +454,7 @@ def set_aside(found: Found | None) -> Iterator[None]:
         stop(found)
         yield
     except BaseException:
-        with uninterrupted():
+        with _uninterrupted():
             docker.call("rename", found.container, found.name)
             docker.call("start", found.container)
         raise

@@ -38,12 +38,12 @@ def test_a_terminal_gets_a_screen_with_the_summary_last(screen: io.StringIO) -> 
     image.print_ledger(ledger(), as_json=False)
     lines = screen.getvalue().splitlines()
     assert lines[0].split()[:2] == ["library", "kernel"]
-    assert lines[terminal.FIRST_ROWS + 1 :][:2] == [
+    assert lines[image.FIRST_ROWS + 1 :][:2] == [
         "25 more kernels: a pipe or a file gets them all",
         "",
     ]
     assert lines[-1].split()[:4] == ["/opt/libone.so", "1", "sm_120a", "40"]
-    assert len(lines) == terminal.FIRST_ROWS + 5
+    assert len(lines) == image.FIRST_ROWS + 5
     assert max(map(len, lines)) <= 100
 
 

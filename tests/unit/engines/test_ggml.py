@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -137,6 +138,18 @@ def test_git_answers_about_the_pin_alone(catalog: Path, tmp_path: Path) -> None:
     assert version.stdout.startswith("git version 2.")
     for asked in ("log", "rev-list --count main", "status", ""):
         assert subprocess.run([git, *asked.split()], capture_output=True).returncode == 128
+
+
+def test_git_answers_in_a_release_without_a_history(catalog: Path) -> None:
+    """What trees write into C: ``int LLAMA_BUILD_NUMBER = @BUILD_NUMBER@;``."""
+    write(catalog, family="llama-cpp", more="llama.git = true", cmake='targets = ["llama-server"]')
+    file = catalog / "recipes" / "x-1.toml"
+    sdist = f'pypi = "x", version = "1", sha256 = "{"0" * 64}", root = "x"'
+    text = re.sub("source .*", f"source = {{ {sdist} }}", file.read_text())
+    file.write_text(text)
+    (lines,) = (each for each in commands(rendered(catalog, "x-1")) if "/usr/local/bin/git" in each)
+    assert "'rev-list --count HEAD') echo 0 ;;" in lines
+    assert "'rev-parse --short HEAD') echo unknown ;;" in lines
 
 
 def test_without_being_asked_for_there_is_no_git(catalog: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_server_is_told_the_port_that_its_image_exposes(
 @pytest.mark.parametrize("vmm", ["false", "true"])
 def test_both_cmake_calls_say_how_the_driver_is_linked(catalog: Path, vmm: str) -> None:
     text = (REPOSITORY / "recipes" / "lucebox-f12a87c.toml").read_text()
-    text = text.replace("vmm  = false", f"vmm  = {vmm}")
+    text = text.replace("[[cmake]]", f"[cuda]\nvmm = {vmm}\n\n[[cmake]]", 1)
     (catalog / "recipes" / "lucebox-f12a87c.toml").write_text(text)
     found = rendered(catalog, "lucebox-f12a87c")
     recipe = found.recipe

@@ -254,6 +254,11 @@ def test_experts_on_the_cpu_make_a_run_slower_and_a_note_says_for_which_memory()
         assert any("96 GB/s" in each for each in found.caveats)
     assert speeds[0] > speeds[1] * 1.2 > speeds[2] * 1.2
     assert speeds[2] == speeds[3]
+    published = "\nresult = [{ tokens_per_second = { mean = 50 } }]"
+    entry = preset("a@5090", text.format(20) + published, model=model)
+    for card, noted in (("5090-laptop", False), ("5090", True)):  # of this card, and of another
+        (found,) = chosen([entry], card, trial=use_of(9 << 30)).fits
+        assert any("96 GB/s" in each for each in found.caveats) is noted
     other = preset(
         "a@5090", text.replace("--n-cpu-moe", "--override-tensor").format("x"), model=model
     )
@@ -321,6 +326,8 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
     assert why_not(chosen([preset("untold")], "5080")) == (
         f"its memory is not known; it ran with {sizes.gib(MEMORY['5090-laptop'])}, {HERE}"
     )
+    alike = why_not(chosen([preset("untold", card="5070-ti")], "5080"))
+    assert alike.endswith("it ran with 15.5 GiB, this card has 15.5 GiB, a little less")
     elsewhere = preset("elsewhere", card="h100-80gb")
     assert (
         why_not(chosen([elsewhere])) == "its memory is not known, nor the memory of the h100-80gb"

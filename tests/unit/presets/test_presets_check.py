@@ -207,7 +207,7 @@ BROKEN = {
     "unknown key in unverified": (
         VLLM,
         {'"memory.total"': '"memory.totl"'},
-        "unverified.memory.totl: names no key of a preset; did you mean total?",
+        'unverified."memory.totl": names no key of a preset; did you mean total?',
     ),
     "no thread": (
         DFLASH,

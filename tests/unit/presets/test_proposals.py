@@ -67,6 +67,10 @@ def test_each_small_card_sees_each_model_once_and_what_is_proposed_fits(
         assert lost.command.endswith(f"--card {card}")
 
 
+def test_the_largest_model_is_proposed_first(facts: Known) -> None:
+    assert [*proposed(facts, "5070")[0]] == ["qwen3.6-35b-a3b", "qwen3.6-27b", "gemma-4-e4b"]
+
+
 def test_the_largest_file_that_leaves_room_for_a_context_is_proposed(facts: Known) -> None:
     run = proposed(facts, "5070")[0]["qwen3.6-27b"]
     assert run.quantization == "UD-IQ2_XXS"
