@@ -390,10 +390,14 @@ class _Page(HTMLParser):
         self.text.setdefault(tag, "")
 
     def handle_data(self, data: str) -> None:
-        if self.lasttag in {"script", "title"}:
+        if self.lasttag in self.text:
             self.text[self.lasttag] += data.strip()
         if self.lasttag == "script":  # SvelteKit's pages begin so
             self.parts |= dict.fromkeys(IMPORT.findall(data), "javascript")
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """A comment, as in browsers: html.parser raises AssertionError for an unknown one."""
+        return self.parse_bogus_comment(i, report)
 
 
 def shows_page(server: Server) -> str:

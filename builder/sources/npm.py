@@ -55,7 +55,7 @@ def read(lock: bytes | None, architecture: Architecture) -> list[LockedPackage]:
     """
     faults, found = [] if lock is not None else ["it is not there"], set()
     try:
-        entries = from_json(lock or b'{"packages": {}}')["packages"].items()
+        entries = from_json(b'{"packages": {}}' if lock is None else lock)["packages"].items()
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         faults, entries = [f"it is no lock of npm 7 or newer: {error}"], ()
     for path, entry in entries:

@@ -81,6 +81,7 @@ class Site(Quiet):
             True,
             "0 scripts and styles",
         ),
+        ({"/": ("text/html", "<![x><title>a page</title><script>0</script>")}, True, "'a page', 0"),
         ({}, False, "status 404"),
         ({"/": ("text/plain", PAGE)}, False, "but text/plain"),
         ({"/": ("text/html", "<p>disabled</p>")}, False, "no page with a script"),

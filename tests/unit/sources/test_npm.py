@@ -160,6 +160,7 @@ def test_a_package_that_the_lock_does_not_pin_is_refused(what: dict[str, Any], w
     ("pins", "why"),
     [
         (None, "not there"),
+        (b"", "no lock of npm 7"),
         (b"{", "no lock of npm 7"),
         (json.dumps({"lockfileVersion": 1, "dependencies": {}}).encode(), "no lock of npm 7"),
         (b'{"packages": []}', "no lock of npm 7"),
