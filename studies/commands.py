@@ -38,7 +38,8 @@ def farm_of(folder: Path, recipes: int, presets: int) -> None:
     """A farm like this one with ``recipes`` and ``presets`` more."""
     for name in ("recipes", "presets", "cards", "patches", "engines", "trials", "dockerfiles"):
         shutil.copytree(REPOSITORY / name, folder / name)
-    known = sorted((REPOSITORY / "recipes").glob("*.toml"))
+    files = sorted((REPOSITORY / "recipes").glob("*.toml"))
+    known = [file for file in files if "extends" not in tomllib.loads(file.read_text("utf-8"))]
     for number in range(recipes):
         text = known[number % len(known)].read_text("utf-8")
         text = MOVING.sub("", TAGS.sub(f'tags = ["copy-{number}"]', text))

@@ -4,9 +4,9 @@
     .venv/bin/python studies/cpu_code.py IMAGE [--program FILE] [--runs 3] [--json]
 
 IMAGE has CPU code by generation ([llama] cpu_variants).  The products of 4096 x 14336 weights with
-one column and with 512 are those of the tree's test-backend-ops, which the farm keeps of the check
+one column and with 512 are cases of the tree's test-backend-ops, which the farm keeps of the check
 numbers; the program computes with half of the machine's threads.  The code that ggml takes on this
-machine is compared with that of AVX2 (haswell): each alone in a container, in turns, the best of
+machine is compared with the code for AVX2 (haswell): each alone in a container, in turns, the best of
 all runs.  Products are as for experts in host memory (--n-cpu-moe): weights are not repacked.
 """
 
@@ -74,7 +74,7 @@ def speeds(text: str) -> Speeds:
 
 
 def measure(image: str, program: Path, runs: int) -> tuple[str, Speeds, Speeds]:
-    """The code that this machine takes, its best speeds, and those of AVX2."""
+    """The code that this machine takes, its best speeds, and the speeds of AVX2."""
     listed = docker("run", "--rm", "--entrypoint=ls", image, FOLDER).split()
     variants = [name for name in listed if re.fullmatch(r"libggml-cpu-\S+\.so", name)]
     found = TAKEN.search(run(image, program, [], "support", "-b", "CPU", "-o", "ABS"))

@@ -251,7 +251,7 @@ class CmakeFamily(EngineFamily):
         """The commands of each cmake call, in ``/build/NUMBER``.
 
         To configure fails where the project does not use a definition of the recipe; a family's may
-        be unused, see ``llama_cpp``, except those of ``must_use``.
+        be unused, see ``llama_cpp``, except the definitions of ``must_use``.
         """
         found = []
         calls = zip(recipe.cmake, self.layers(recipe, platforms), strict=True)

@@ -67,7 +67,6 @@ ASSETS = "scripts/ui-assets.cmake"
 TAKES_DIST = "${UI_SOURCE_DIR}/dist"
 """``ASSETS`` of b9397 and later takes a page that was built there."""
 BASE = "cuda-13.0"
-DISK = 8.0  # GiB: a build directory of libggml-cuda and three programs takes less
 OPTIONS = "common/arg.cpp"
 DRAFTERS = "common/speculative.cpp"
 TYPES = "ggml/src/ggml.c"
@@ -130,7 +129,6 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
             "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
             "llama": [DraftTable("[llama]", _llama(tree, texts, in_examples=in_examples))],
             "cmake": _cmake(targets, texts, in_examples=in_examples),
-            "build": [DraftTable("[build]", [Line("disk", DISK)])],
             "probe": probes,
         },
         frozenset(

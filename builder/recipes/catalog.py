@@ -326,8 +326,8 @@ class Entry(CatalogFile, Generic[R]):
         return (f"{first}\n" if first.startswith("#:") else "") + dumps(found)
 
     def require_own_lock(self, table: str) -> None:
-        """Raise ``RecipeError`` where the lock that [python] or [debian] names is that of a recipe
-        which this one extends."""
+        """Raise ``RecipeError`` where the lock that [python] or [debian] names belongs to a
+        recipe which this one extends."""
         if table in locks_of(self.recipe) and (table, "lock") not in line_numbers(self.text):
             above = getattr(self.recipe, "extends", "")
             raise RecipeError(

@@ -418,7 +418,7 @@ LLAMA_TARGETS = ("llama-server", "llama-cli", "llama-bench")
 
 
 class Added(Model):
-    """Items after those of the recipe that this one extends."""
+    """Items after the items of the recipe that this one extends."""
 
     notes: list[Text] = []
     """After its notes."""
@@ -433,7 +433,7 @@ class Added(Model):
 NOT_EXTENDED = ("version", "kept")
 """Keys that a recipe does not have from the one that it extends."""
 EXTENDED_WHOLE = ("source", "track")
-"""Tables that replace those of the recipe that is extended; others do so key by key."""
+"""Tables that replace the extended recipe's whole; others do so key by key."""
 
 
 class Recipe(Model):

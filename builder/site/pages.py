@@ -113,7 +113,7 @@ def _bare(text: str) -> str:
 
 
 def _by_engine(site: Site) -> list[ImageFact]:
-    """The images by engine, the newest version of each first; those of kept recipes are last."""
+    """The images by engine, the newest version of each first; images of kept recipes last."""
     found = sorted(site.images, key=lambda each: version_order(each.version), reverse=True)
     return sorted(found, key=lambda each: (each.kept != "", each.engine))
 

@@ -198,7 +198,7 @@ class Wish:
     """The user's options for a new recipe; None: the repository decides."""
 
     url: str
-    """Of a git repository; or ``pypi:PROJECT``, ``pypi:PROJECT==RELEASE``."""
+    """A git repository's, or ``pypi:PROJECT``, ``pypi:PROJECT==RELEASE``."""
     ref: str | None = None
     root: str | None = None
     """Directory of the source in an sdist."""
@@ -246,7 +246,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
     own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
     repository = next((each for name, each in own if name == engine), engine)
     foreign = _foreign_definitions(like, tree) if like else frozenset[str]()
-    of_image = [Line("repository", repository), Line("tags", [version])]
+    of_image = [Line("repository", repository)]
     if like is not None:
         of_image += lines_of(like.image.model_dump(exclude_unset=True, include={*OF_IMAGE}))
     elif read is not None:
@@ -257,7 +257,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
         Line("version", version),
         _summary(catalog, tree, place, wish.summary),
         Line("license", wish.license or _license(tree)),
-        *([Line("url", url)] if url.startswith("http") else []),
+        *([Line("url", url)] if tree.tree and url.startswith("http") else []),
         Line("family", family),
         Line("base", like.base if like else read.base if read else ""),
         *([Line("platform", like.platform)] if like and len(like.platform) > 1 else []),

@@ -319,7 +319,7 @@ class SourceTree:
     """
 
     url: str
-    """Of the repository; empty: not known."""
+    """The repository's; empty: not known."""
     target: NamedCommit
     repositories: Repositories
     tree: str = ""

@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 from builder.core.platforms import Platforms
 from builder.engines import families
@@ -77,3 +78,13 @@ def with_image(root: Path, image: str, digest: str | None, base: str = "debian-t
     file.write_text(re.sub(r"(?m)^(\[debian\]|lock .*)$", "", text))
     bases = {name: family.check for name, family in families.BASES.items()}
     return catalog.load(root, {}, bases)
+
+
+def document_of(name: str) -> dict[str, Any]:
+    """A recipe of this repository, with what it takes over from the recipe that it extends."""
+    found = tomllib.loads((REPOSITORY / f"recipes/{name}.toml").read_text())
+    if "extends" not in found:
+        return found
+    above = document_of(found["extends"])
+    patches = found.get("patch", above.get("patch", [])) + found.get("add", {}).get("patch", [])
+    return {**above, **found, "patch": patches}

@@ -57,10 +57,6 @@ targets = ["llama-server", "llama-cli", "llama-bench"]
 
 [image]
 repository = "mini-llama-cpp"
-tags       = ["0.2.0"]
-
-[build]
-disk = 8.0
 
 # Read from common/arg.cpp. Add [[probe]] option = "--NAME" for an option of this fork alone.
 [[probe]]
@@ -295,7 +291,7 @@ def test_without_tags_the_head_of_the_default_branch(
     said = new()
     found = only(catalog)
     assert f"commit {llama_tree.head()}: the head of main: there is no tag" in said
-    assert found["version"] == found["image"]["tags"][0] == llama_tree.head()[:7]
+    assert found["version"] == llama_tree.head()[:7]
     assert found["source"]["ref"] == "main"
     assert found["track"] == {"branch": "main"}
 
@@ -340,7 +336,7 @@ def test_names_are_given(new: Run, catalog: Path, llama_tree: Upstream) -> None:
         found = tomllib.loads(text)
         assert (found["engine"], found["version"]) == (engine, version)
         assert found["summary"] == "a 'short' one"
-        assert found["image"] == {"repository": engine, "tags": [version]}
+        assert found["image"] == {"repository": engine}
         for file in (catalog / "recipes").glob("*.toml"):
             file.unlink()
     said = new("--name", "No Name-1", status=3)
@@ -418,7 +414,6 @@ def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:
     assert found["cmake"] == [{"targets": ["llama-server"], "define": {"CMAKE_C_FLAGS": "-g"}}]
     assert found["image"] == {
         "repository": "fork",
-        "tags": ["2"],
         "entrypoint": ["/opt/engine/bin/llama-server"],
         "port": 8081,
         "env": {"A": "b"},
@@ -538,8 +533,8 @@ def test_a_tree_that_is_not_tabbyapi(new: Run, catalog: Path) -> None:
 
 
 def test_like_a_recipe_that_does_not_fit(new: Run, llama_tree: Upstream, catalog: Path) -> None:
-    text = (REPOSITORY / "recipes" / "vllm-0.21.0.toml").read_text()
-    (catalog / "recipes" / "vllm-0.21.0.toml").write_text(text)
+    name = "vllm-0.21.0.toml"
+    shutil.copy(REPOSITORY / "recipes" / name, catalog / "recipes" / name)
     assert "builds it from a package" in new("--like", "vllm", status=3)
     assert "no recipe is named" in new("--like", "nothing", status=3)
     (catalog / "recipes" / "other-1.0.toml").write_text(
@@ -591,7 +586,7 @@ def test_git_may_take_it_from_elsewhere(
     url = "https://example.invalid/x/Mini_LLaMa.cpp"
     new(url=url)
     found = only(catalog)
-    assert found["url"] == found["source"]["git"] == url
+    assert found["source"]["git"] == url
 
 
 def test_a_fork_does_not_take_the_name_of_another_engine(

@@ -24,7 +24,7 @@ def test_the_recipes_here_have_no_warnings(builder: Builder) -> None:
 def test_a_gap_without_a_reason_is_a_warning_and_with_strict_an_error(
     builder: Builder, catalog: Path
 ) -> None:
-    for name, key in (("buun-b9326", "no_probe"), ("lucebox-f12a87c", "no_serve")):
+    for name, key in (("buun-b9304", "no_probe"), ("lucebox-f12a87c", "no_serve")):
         text = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
         lines = [line for line in text.splitlines() if not line.startswith(key)]
         assert len(lines) < len(text.splitlines())
@@ -37,7 +37,7 @@ def test_a_gap_without_a_reason_is_a_warning_and_with_strict_an_error(
     assert done.returncode == 0, done.stderr
     probe, serve = done.stdout.splitlines()
     assert re.fullmatch(
-        r"recipes/buun-b9326\.toml:\d+: patch\.0: file buun-draft-count\.patch has no probe, and "
+        r"recipes/buun-b9304\.toml:\d+: patch\.0: file buun-draft-count\.patch has no probe, and "
         r"no_probe does not say why \(warning\)",
         probe,
     ), "a path is shown as it is from here"
@@ -46,16 +46,16 @@ def test_a_gap_without_a_reason_is_a_warning_and_with_strict_an_error(
     assert builder("recipe", "check", "--catalog", catalog).stdout.startswith(f"{catalog}/recipes/")
     done = builder("recipe", "check", "--strict", "--catalog", catalog)
     assert done.returncode == 3
-    assert "2 of 4 recipes are invalid: buun-b9326, lucebox-f12a87c" in done.stderr
+    assert "2 of 4 recipes are invalid: buun-b9304, lucebox-f12a87c" in done.stderr
     done = builder("recipe", "check", "--strict", "turboquant", "--catalog", catalog)
     assert done.returncode == 0
 
 
 def test_a_reason_beside_a_probe_is_refused(builder: Builder, catalog: Path) -> None:
-    text = (REPOSITORY / "recipes/buun-b9326.toml").read_text()
+    text = (REPOSITORY / "recipes/buun-b9304.toml").read_text()
     assert "\nno_probe" in text
     both = text.replace("\nno_probe", '\nprobe     = { option = "--x" }\nno_probe')
-    (catalog / "recipes/buun-b9326.toml").write_text(both)
+    (catalog / "recipes/buun-b9304.toml").write_text(both)
     done = builder("recipe", "check", "--catalog", catalog)
     assert done.returncode == 3
     assert "no_probe says why there is no probe: leave one of them out" in done.stdout

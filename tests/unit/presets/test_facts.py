@@ -20,6 +20,7 @@ from builder.presets import cards
 from builder.presets.cards import Machine
 from builder.presets.choose import Choice, Option, known
 from simulator.selection import Capability
+from support.catalogs import document_of
 from support.environment import REPOSITORY
 from support.shipped import PRESETS, RECIPES
 
@@ -47,7 +48,7 @@ def preset_of(name: str) -> dict[str, Any]:
 
 
 def recipe_of(preset: str) -> dict[str, Any]:
-    return toml(f"recipes/{preset_of(preset)['recipe']}.toml")
+    return document_of(preset_of(preset)["recipe"])
 
 
 @cache

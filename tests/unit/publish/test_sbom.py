@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from builder.plan.plan import BasePlan, Plan
 from builder.publish.attachments import SPDX, documents_of
 from builder.publish.sbom import Dpkg
 from support.bills import DPKG, ENGINES, faults, of_catalog, record_of, spdx, texts
+from support.catalogs import document_of
 from support.environment import REPOSITORY
 
 
@@ -28,7 +28,7 @@ def test_every_bill_is_valid(name: str, dpkg: Dpkg | None) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_pin_and_every_patch_is_in_the_bill(name: str) -> None:
-    recipe = tomllib.loads((REPOSITORY / "recipes" / f"{name}.toml").read_text())
+    recipe = document_of(name)
     document = texts(name)[SPDX]
     source = recipe["source"]
     pins = {source[key] for key in ("commit", "sha256", "path") if key in source}

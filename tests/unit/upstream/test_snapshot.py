@@ -177,6 +177,7 @@ def test_which_channels_there_are() -> None:
     settings = Settings(namespace="me")
     assert [(each.entry.name, each.repository, each.tag) for each in channels(found, settings)] == [
         ("llama-cpp-master", "me/llama-cpp", "master"),
+        ("llama-cpp-stable", "me/llama-cpp", "stable"),
         ("vllm-nightly", "me/vllm-sm120", "nightly"),
     ]
     with pytest.raises(RecipeError, match=r"llama-cpp-b9831 has no channel"):
