@@ -350,10 +350,8 @@ def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Ite
     pypi.fetch(files, repositories.cache, repositories.log)
     yield from (f"{file.name} {file.version}" for file in files)
     if page := ENGINES[entry.recipe.family].page(entry.recipe):
-        tree, lock = (
-            gather.tree_of(source, repositories, patch_set.context.work),
-            f"{page}/{npm.LOCK}",
-        )
+        tree = gather.tree_of(source, repositories, patch_set.context.work)
+        lock = f"{page}/{npm.LOCK}"
         for machine in dict.fromkeys((architecture() or "amd64", *entry.recipe.targets)):
             packages = npm.read(repositories.scratch.file(tree, lock), machine)
             npm.fetch(packages, repositories.cache, repositories.log)
