@@ -258,8 +258,10 @@ class Serve(Model):
             raise ValueError(
                 'needs either request or refuses where api_flavor is "none", and else neither'
             )
-        if self.refuses is not None and any("{model}" in word for word in self.arguments):
+        if self.refuses is not None and "{model}" in "".join((*self.arguments, *self.gpu)):
             raise ValueError("refuses is for a start without {model}")
+        if self.model != "llama" and self.request is None:
+            raise ValueError(f"model = {self.model!r} has no use without a request")
         return self
 
 

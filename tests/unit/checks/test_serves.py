@@ -131,6 +131,8 @@ def test_a_server_without_a_known_api_is_asked_its_own_request() -> None:
         ({"api_flavor": "none"}, "needs either request or refuses"),
         ({"api_flavor": "openai", "refuses": "x"}, "and else neither"),
         ({"api_flavor": "none", "refuses": "x", "arguments": ["{model}"]}, "without {model}"),
+        ({"api_flavor": "none", "refuses": "x", "gpu": ["{model}"]}, "without {model}"),
+        ({"api_flavor": "openai", "model": "whisper"}, "no use without a request"),
         ({"api_flavor": "none", "request": {"path": "a", "contains": []}}, "at least 1 item"),
         (
             {
