@@ -222,7 +222,7 @@ def test_an_sdist_has_no_number_of_commits(monkeypatch: pytest.MonkeyPatch, comm
     found = draft(Tree({}, "0.3.36", commit), Cuda())
     assert found is not None
     expected = {"build_commit": commit[:9]} if commit else {}
-    assert values(found, "llama") == {**expected, "ui": False}
+    assert values(found, "llama") == {**expected, "ui": False, "cpu_variants": True}
 
 
 def test_a_tree_that_keeps_120_gets_120a() -> None:
@@ -302,7 +302,7 @@ def test_a_server_in_examples_is_built_with_an_override() -> None:
         "targets": ["llama-server", "llama-cli", "llama-bench"],
         "define": {"GGML_NCCL": False, "CMAKE_LIBRARY_OUTPUT_DIRECTORY": "/build/1/bin"},
     }
-    assert values(found, "llama") == {"build_number": 7, "git": True}
+    assert values(found, "llama") == {"build_number": 7, "git": True, "cpu_variants": True}
 
 
 def test_a_second_server_in_examples_changes_nothing() -> None:
