@@ -47,7 +47,11 @@ def preset_of(name: str) -> dict[str, Any]:
 
 
 def recipe_of(preset: str) -> dict[str, Any]:
-    return toml(f"recipes/{preset_of(preset)['recipe']}.toml")
+    found = toml(f"recipes/{preset_of(preset)['recipe']}.toml")
+    while above := found.get("extends"):
+        more = toml(f"recipes/{above}.toml")
+        found = more | found | {"extends": more.get("extends")}
+    return found
 
 
 @cache
