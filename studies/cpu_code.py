@@ -6,8 +6,8 @@
 IMAGE has CPU code by generation ([llama] cpu_variants).  The products of 4096 x 14336 weights with
 one column and with 512 are cases of the tree's test-backend-ops, which the farm keeps of the check
 numbers; the program computes with half of the machine's threads.  The code that ggml takes on this
-machine is compared with the code for AVX2 (haswell): each alone in a container, in turns, the best of
-all runs.  Products are as for experts in host memory (--n-cpu-moe): weights are not repacked.
+machine is compared with the code for AVX2 (haswell): each alone in a container, in turns, the best
+of all runs.  Products are as for experts in host memory (--n-cpu-moe): weights are not repacked.
 """
 
 from __future__ import annotations
