@@ -89,8 +89,8 @@ def choose(
     """Say what to start on a card: one run of each model, the largest model first.
 
     A model that is slower than one reads, or of unknown speed, comes after the others. For one
-    model, a run that was measured or published for this card is taken, else the fastest that is made for
-    cards with as much memory, or with the next smaller one.
+    model, a run that was measured or published for this card is taken, else the fastest that is
+    made for cards with as much memory, or with the next smaller one.
 
     The number of tokens/s is of this card: measured by a receipt, published for it, or computed
     from its bandwidth (studies/speeds.md has the errors), then with "~".
