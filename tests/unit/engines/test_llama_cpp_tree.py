@@ -102,7 +102,7 @@ def test_a_tree_is_read() -> None:
 
 
 def test_a_ggml_without_cpu_code_by_generation_gets_none() -> None:
-    """Such as that of ik_llama.cpp: its definitions would be refused."""
+    """Such as the one of ik_llama.cpp: its definitions would be refused."""
     assert "cpu_variants" not in values(read({FEATURES: None}), "llama")
 
 
