@@ -58,9 +58,9 @@ def test_a_model_of_the_hub_fits(
         done = try_fit("--json", named="me/Tiny-GGUF:tiny.gguf")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["largest"] == 512
+    assert found["largest"] == 2048
     assert found["model"]["size"] == model.stat().st_size
-    (trial,) = found["trials"]
+    trial = found["trials"][-1]
     (card,) = trial["cards"]
     assert trial["fits"]
     assert trial["launches"] > 0

@@ -413,6 +413,7 @@ def test_the_tree_fails_without_the_flags_of_the_family(
 ) -> None:
     recipe = upstream.recipe("bare", "false").replace('"llama-cpp"', '"cmake"')
     recipe = recipe.replace("llama   = { build_number = 2 }\n", "")
+    recipe = recipe.replace('targets = ["llama-server", "llama-cli", "llama-bench"]\n', "")
     recipe = recipe.replace("[build]", 'entrypoint = ["/opt/engine/bin/llama-server"]\n\n[build]')
     (catalog / "recipes" / "shaped-bare.toml").write_text(recipe)
     done = builder("build", "shaped-bare", "--catalog", catalog)

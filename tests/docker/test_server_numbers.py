@@ -143,12 +143,12 @@ def test_a_sum_that_leaves_out_a_lane_is_found(checked: Checked, ptx: Path, tmp_
 
 
 def test_the_race_of_a_wrong_kernel_is_named(checked: Checked, ptx: Path, tmp_path: Path) -> None:
-    # The logits of 16 rows, which four blocks compute, go to one place.
+    # The logits of 16 rows, which four blocks compute, go to one place, too.
     [file] = ptx.glob("*.ptx")
     kernel = file.read_text().partition("compute_logits")[2]
     [(store, address)] = re.findall(r"(st\.global\.f32\s+\[(%rd\d+)[^;]*;)", kernel)
     folder = changed(
-        ptx, tmp_path / "changed", store, f"and.b64 {address}, {address}, -64; {store}"
+        ptx, tmp_path / "changed", store, f"{store} and.b64 {address}, {address}, -64; {store}"
     )
     check = checked(folder)["card and CPU"]
     assert check.state is CheckState.FAILED

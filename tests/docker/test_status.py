@@ -176,9 +176,9 @@ def test_recipes_that_are_wrong_hide_nothing(world: World) -> None:
 def test_a_release_of_pypi_is_behind_newer_ones(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = world.root / "recipes" / "vllm-0.22.0.toml"
-    text = (REPOSITORY / "recipes" / recipe.name).read_text()
-    recipe.write_text(text.replace('"vllm-sm120"', '"llama-cpp"'))
+    for name in ("vllm-0.21.0.toml", "vllm-0.22.0.toml"):  # the second extends the first
+        text = (REPOSITORY / "recipes" / name).read_text()
+        (world.root / "recipes" / name).write_text(text.replace('"vllm-sm120"', '"llama-cpp"'))
     world.serve("", "0.22.0", tag="0.22.0")
     with indexes.served() as index:
         monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")

@@ -547,7 +547,7 @@ void reads_unwritten() {
     int zeros = 0;
     for (const float* memory : {fresh.data, pooled}) {
         unwritten<<<1, 32>>>(memory, out.data);
-        tell("launch", cudaDeviceSynchronize());
+        tell(memory == pooled ? "launch with the pool" : "launch", cudaDeviceSynchronize());
         for (const float value : out.host()) zeros += value == 0;
     }
     tell("zeros", zeros);

@@ -232,7 +232,7 @@ def test_a_terminal_gets_the_verdict_first_and_a_screen_of_each_table(
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100, soft_wrap=True, color_system=None)
     monkeypatch.setattr(terminal, "out", lambda: console)
-    monkeypatch.setattr("builder.cli.terminal.out", lambda: console)
+    monkeypatch.setattr("builder.cli.image.out", lambda: console)
     for name in ("before", "after"):
         (tmp_path / name).mkdir()
     for number in range(40):
