@@ -53,9 +53,10 @@ def test_two_cmake_calls_and_a_server_in_python(
 ) -> None:
     url, commit, inner = lucebox
     text = (REPOSITORY / "recipes" / "lucebox-f12a87c.toml").read_text()
-    text = replaced(text, git=url, commit=commit, repository="builder-test/lucebox")
+    text = replaced(text, git=url, commit=commit)
     text = replaced(text, **{'"dflash/deps/llama.cpp"': inner})
     for old, new in (
+        ("[image]\n", '[image]\nrepository = "builder-test/lucebox"\n'),
         ('"test_dflash"]', '"test_dflash"]\ndefine = { CMAKE_UNITY_BUILD = true }'),
         ("define  = { ", "define  = { CMAKE_UNITY_BUILD = true, "),
     ):
@@ -119,7 +120,8 @@ def hami(tmp_path: Path, catalog: Path) -> Path:
     mended = before.replace("dev;", "dev = prop->location.id;", 1)
     head = tree.pull(188, {"src/cuda/hook.c": hooks.replace(before, mended)})
     text = (REPOSITORY / "recipes" / f"{RECIPE}.toml").read_text()
-    text = replaced(text, git=tree.url, commit=base, repository="builder-test/hami", head=head)
+    text = replaced(text, git=tree.url, commit=base, head=head)
+    text += '\n[image]\nrepository = "builder-test/hami"\n'
     text = re.sub(r'(?m)^base      = ".*"', f'base      = "{base}"', text)
     (catalog / "recipes" / f"{RECIPE}.toml").write_text(text)
     shutil.copytree(REPOSITORY / "patches", catalog / "patches")

@@ -27,7 +27,6 @@ path = "engines/quantized"
 arch = ["120"]
 
 [[cmake]]
-targets = ["server"]
 
 [[probe]]
 run      = ["server", "--version"]
