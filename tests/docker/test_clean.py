@@ -16,7 +16,13 @@ from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
-pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache", "engine")]
+# One after the other: Docker answers two questions for its disk usage with one list, which may
+# be older than the images of the second (moby, daemon/disk_usage.go).
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.xdist_group("clean"),
+    pytest.mark.usefixtures("own_cache", "engine"),
+]
 OLD = "0123456789ab"
 
 Made = Callable[..., str]
