@@ -38,7 +38,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
     DRIVER();
     static_assert(sizeof(CUtensorMap) == sizeof(ptx::TensorMap));
-    if (map == nullptr || reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || rank == 0 || rank > 5 ||
+    if (map == nullptr || reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || rank - 1 > 4 ||
         static_cast<std::size_t>(type) >= std::size(kTensorTypes) || address == nullptr ||
         sizes == nullptr || (strides == nullptr && rank > 1) || box == nullptr || steps == nullptr)
         return CUDA_ERROR_INVALID_VALUE;

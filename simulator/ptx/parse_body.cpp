@@ -127,7 +127,8 @@ private:
     // A label is known in its own braces alone: inline assembly has the same ones again and again.
     void close() {
         const Scope& scope = scopes_.back();
-        for (std::size_t i = scope.first; !scope.labels.empty() && i < body_.statements.size(); ++i) {
+        const std::size_t end = scope.labels.empty() ? scope.first : body_.statements.size();
+        for (std::size_t i = scope.first; i < end; ++i) {
             for (Operand& operand : body_.statements[i].operands) {
                 const auto found = scope.labels.find(operand.name);
                 if (operand.kind == Kind::label && found != scope.labels.end())

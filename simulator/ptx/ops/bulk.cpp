@@ -1,5 +1,5 @@
-// Bulk copies, also of boxes of tensors (PTX ISA 9.7.9.25.4 ff.): cp.async.bulk, cp.reduce.async.bulk,
-// their groups, tensormap.
+// Bulk copies, also of boxes of tensors (PTX ISA 9.7.9.25.4 ff.): cp.async.bulk and
+// cp.reduce.async.bulk, their groups, tensormap.
 //
 // A copy happens when it is waited for and not before: by an mbarrier when a wait for it would fail
 // otherwise, by a group when it is waited for or the block ends.  Addresses are checked when it is
@@ -148,7 +148,8 @@ void flat(Warp& w, const Insn& i, const Plan& p, u32 lane, BulkCopy& copy) {
     const u32 bytes = slot<u32>(w, i, Plan::kFirst)[lane];
     if (bytes % 16 != 0)
         refuse_copy(w, i, lane,
-                    "a bulk copy of " + std::to_string(bytes) + " bytes, which are no multiple of 16");
+                    "a bulk copy of " + std::to_string(bytes) +
+                        " bytes, which are no multiple of 16");
     copy.bytes = bytes;
     if (bytes == 0) return;
     const Use there = p.loads ? Use::read : p.how == kCopy ? Use::write : Use::atomic;
@@ -263,7 +264,8 @@ private:
     // Bytes [begin, end) of a row, in pieces of 16 where swizzling takes them apart.
     void add(u32 offset, u32 begin, u32 end, u8* row) {
         while (begin < end) {
-            const u32 bytes = mask_ == 0 ? end - begin : std::min(end, (begin / 16 + 1) * 16) - begin;
+            const u32 stop = mask_ == 0 ? end : std::min(end, (begin / 16 + 1) * 16),
+                      bytes = stop - begin;
             const auto plain = static_cast<u64>(tile_ - w_.block->shared) + offset + begin;
             u8* const tile = w_.block->shared + (plain ^ ((plain >> 7 & mask_) << 4));
             u8* const there = row == nullptr ? nullptr : row + begin;

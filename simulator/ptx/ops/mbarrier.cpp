@@ -90,7 +90,8 @@ void wait_h(Warp& w, const Insn& i, u32 lanes) {
     for (u32 l = 0; l < kLanes; ++l) {
         if (!has(lanes, l)) continue;
         u8* const at = find_barrier(w, i, p.object, l);
-        const u32 phase = i.count != 0 ? slot<u32>(w, i, 2)[l] : Barrier(slot<u64>(w, i, 2)[l]).phase;
+        const u32 phase =
+            i.count != 0 ? slot<u32>(w, i, 2)[l] : Barrier(slot<u64>(w, i, 2)[l]).phase;
         if (phase > 1)
             raise(w, i, l, Fault::Kind::invalid,
                   "the parity of a phase is 0 or 1, not " + std::to_string(phase));

@@ -236,7 +236,7 @@ def test_boxes_of_tensors(library: Library, case: int) -> None:
     pitch = -(-sizes[0] * width // 16) * 16 // width + 16 // width
     store = rng.integers(1, 100, [*sizes[:0:-1], pitch]).astype(kind)
     tensor = store[..., : sizes[0]]
-    strides = [s for s in store.strides[::-1]][1:]
+    strides = list(store.strides[-2::-1])
     wanted = box_of(tensor, first, box, steps, 0)
     coordinates = "{" + ", ".join(f"%r{30 + d}" for d in range(rank)) + "}"
     moves = " ".join(f"mov.b32 %r{30 + d}, {c};" for d, c in enumerate(first))
