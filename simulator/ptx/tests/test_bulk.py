@@ -161,7 +161,9 @@ def test_a_bulk_group_is_performed_when_it_is_waited_for(library: Library) -> No
 )  # fmt: skip
 def test_bulk_reductions(library: Library, op: str, kind: type, wanted: np.ufunc) -> None:
     rng = np.random.default_rng(3)
-    one, two = (rng.integers(0, 100, 1024 // np.dtype(kind).itemsize).astype(kind) for _ in "ab")
+    count = 1024 // np.dtype(kind).itemsize
+    one: Array = rng.integers(0, 100, count).astype(kind)
+    two: Array = rng.integers(0, 100, count).astype(kind)
     body = f"""
       ld.global.u32 %r10, [%d4]; st.shared.u32 [%r6], %r10; fence.proxy.async; bar.sync 0;
       @%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} [%d0], [%r1], 1024; @%p0 cp.async.bulk.commit_group; @%p0 cp.async.bulk.wait_group 0;
