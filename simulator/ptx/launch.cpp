@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "machine.h"
+#include "lower.h"
 #include "races.h"
 
 namespace ptx {
@@ -172,6 +173,8 @@ private:
         at += local;
         block.warps.resize(warps);
         std::fill(std::begin(block.arrived), std::end(block.arrived), 0);
+        block.bulk.clear();
+        block.fruitless = 0;
         for (u32 i = 0; i < warps; ++i, at += registers) {
             Warp& warp = block.warps[i];
             std::vector<Path> paths = std::move(warp.paths);
@@ -189,6 +192,7 @@ private:
     }
 
     void finish(Block& block) {
+        variant().finish_block(block);
         if (block.watched) settle_writes(block);
         if (block.sharing != nullptr) block.sharing->settle();
         const std::lock_guard lock(mutex_);

@@ -85,12 +85,30 @@ enum class Stop : u8 {
     done,
     yield,  // the slice is used up
     park,   // this path cannot go on, another one may
+    poll,   // as yield, and it waits for an mbarrier
 };
 
 struct AsyncCopy {
     u64 to[kLanes], from[kLanes];
     u32 lanes, bytes, source_bytes[kLanes];
     bool committed;
+};
+
+// A bulk copy that was issued (ops/bulk.cpp).
+struct BulkCopy {
+    struct Piece {
+        u8* to;
+        const u8* from;  // null: BulkCopy::fill
+        u32 bytes;
+    };
+    u32 warp = 0, lane = 0;
+    u8* barrier = nullptr;  // the mbarrier it completes on; null: a group
+    u32 bytes = 0;          // that it reports there
+    bool arrives = false;   // an arrival after the warp's copies by cp.async
+    u32 group = 0;          // of its thread, counted from 1; 0: not committed
+    u8 fill = 0, how = 0;
+    Type type = Type::none;
+    std::vector<Piece> pieces;
 };
 
 struct Block;
@@ -121,6 +139,7 @@ struct alignas(64) Warp {
     u32 barrier = 0, barrier_threads = 0;
     u32 reduce_operand = 0, reduce_kind = 0, reduce_input = 0;
     std::vector<AsyncCopy> copies;
+    u32 bulk_groups[kLanes] = {};  // that each thread committed
     u64 checksum = 0;
     u32 carry = 0;  // CC.CF (PTX ISA 9.7.2), a bit a lane
 };
@@ -142,6 +161,8 @@ struct Block {
     std::vector<Warp> warps;
     u32 threads = 0;
     u32 arrived[16] = {};  // threads that bar.arrive counted at each barrier
+    std::vector<BulkCopy> bulk;  // not performed yet
+    u32 fruitless = 0;  // rounds in which all warps only waited for mbarriers
     Races* races = nullptr;
     bool watched = false;  // races or uninitialized reads are looked for
     Sharing* sharing = nullptr;  // of the launch, where races between blocks are looked for
@@ -205,6 +226,8 @@ void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
 // The warps wait at a barrier that opens; others have given their clocks (bar.arrive).
 void sync_warps(Block& block, const std::vector<u32>& warps, u32 barrier);
 void give_clock(Warp& warp, u32 barrier);
+// mbarrier: the warp goes on after all that gave theirs.
+void take_clock(Warp& warp, u32 barrier);
 
 // ---- system.cpp: what leaves the arithmetic ----
 

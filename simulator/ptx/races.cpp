@@ -13,6 +13,7 @@
 #include "races.h"
 
 #include <algorithm>
+#include <map>
 #include <cstring>
 #include <utility>
 
@@ -37,7 +38,7 @@ struct Races {
     std::vector<Byte> bytes;
     std::vector<Write> writes;  // of the last instruction
     std::vector<std::vector<u32>> seen;  // [warp][other]: clock
-    std::vector<u32> given[16];          // by barrier: clocks of warps that arrived and went on
+    std::map<u32, std::vector<u32>> given;  // by barrier: clocks of warps that arrived and went on
 };
 
 namespace {
@@ -92,6 +93,13 @@ void give_clock(Warp& warp, u32 barrier) {
     given.resize(races.seen.size(), 0);
     raise_to(given, races.seen[warp.number]);
     ++races.seen[warp.number][warp.number];
+}
+
+void take_clock(Warp& warp, u32 barrier) {
+    settle_writes(*warp.block);
+    Races& races = *warp.block->races;
+    const std::vector<u32>& given = races.given[barrier];
+    if (!given.empty()) raise_to(races.seen[warp.number], given);
 }
 
 void sync_warps(Block& block, const std::vector<u32>& warps, u32 barrier) {
