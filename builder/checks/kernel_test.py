@@ -40,6 +40,8 @@ FILE = Path(__file__).with_name("cases.toml")
 PARAMETER = re.compile(r"(\w+)=((?:\[[^]]*\]|[^,\[])*)")
 CHAIN = re.compile(r"chain (\w+)\((.*)\)$", re.M)
 """A chain of operations that a kernel computes together, as ``cases.cpp`` lists it."""
+ERROR = re.compile(r"\[error (\S+)\] ")
+"""The error of one result of a case, as ``ours.h`` states it; ggml calls most of them nmse."""
 LACKING = re.compile(r"not added: (.+)$", re.M)
 """Cases of ``cases.cpp`` that do not fit the tree."""
 FIELDS = {"backend_name", "op_name", "op_params", "supported", "error_message"}
@@ -88,6 +90,8 @@ class CaseResult:
     outcome: Outcome
     why: str = ""
     """The error beside ggml's limit, the kernels, or the faults that the card reported."""
+    error: float | None = None
+    """The greatest error of its results; None: the program does not state it."""
 
 
 class Group(Model):
@@ -153,14 +157,15 @@ def results(done: Finished, backend: str) -> Iterator[CaseResult]:
             row = dict(zip(columns, values, strict=True))
             if row["backend_name"] == backend:
                 case = Case(row["op_name"], row["op_params"], row["supported"] == "1")
-                error = row["error_message"]
+                printed = " ".join([*before, line[:start]])
+                error = max(map(float, ERROR.findall(printed)), default=None)
                 if not case.supported:
                     yield CaseResult(case, Outcome.UNSUPPORTED)
-                elif error:
-                    printed = " ".join([*before, line[:start]]).strip()
-                    yield CaseResult(case, Outcome.DIFFERS, printed or error)
+                elif failure := row["error_message"]:
+                    why = ERROR.sub("", printed).strip() or failure
+                    yield CaseResult(case, Outcome.DIFFERS, why, error)
                 else:
-                    yield CaseResult(case, Outcome.EQUAL)
+                    yield CaseResult(case, Outcome.EQUAL, error=error)
             before = []
         elif columns:
             before.append(line)
@@ -176,11 +181,14 @@ PROGRAM = "test-backend-ops"
 SOURCE = f"{PROGRAM}.cpp"
 LIST = re.compile(r"^static std::vector<std::unique_ptr<test_case>> make_test_cases_eval\(\)", re.M)
 """The function of a tree that lists its cases."""
-REPEATABLE_BUILD = {
+REPLACED = {
     "std::random_device": "builder_random_device",
     "std::thread::hardware_concurrency()": "builder_threads()",
+    "err > ud->tc->max_err(ud->backend1)": "builder_exceeds(err, ud->tc->max_err(ud->backend1))",
+    "struct callback_userdata {": "builder_guard(sentinels); struct callback_userdata {",
 }
-"""Calls that change the random numbers of cases in each run, and their replacements in random.h."""
+"""Texts of the source, and what stands for them, by ours.h: the random numbers of cases, the error
+of each result, and the tensors that the source puts between the tensors of a case."""
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
 
@@ -215,7 +223,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
     context, made = work / "context", work / "made"
     shutil.copytree(installed() / SOURCES, context)
     shutil.copytree(_headers(tests), context / "include")
-    source = repeatable(with_more_cases((tests / SOURCE).read_text("utf-8")))
+    source = with_ours(with_more_cases((tests / SOURCE).read_text("utf-8")))
     (context / SOURCE).write_text(source, "utf-8")
     (context / "lib").mkdir()
     targets = {path: context / "lib" / name for name, path in libraries(contents).items()}
@@ -228,7 +236,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
 
 def program_key() -> str:
     """12 hex digits over the sources that are added to a tree's own program."""
-    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPEATABLE_BUILD}", (".",))
+    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPLACED}", (".",))
 
 
 def with_more_cases(source: str) -> str:
@@ -237,11 +245,14 @@ def with_more_cases(source: str) -> str:
     return LIST.sub(f'{declared};\n#include "cases.cpp"\n{declared}', source, count=1)
 
 
-def repeatable(source: str) -> str:
-    """The source, whose random numbers are the same in each run with ``BUILDER_REPEATABLE``."""
-    for text, ours in REPEATABLE_BUILD.items():
+def with_ours(source: str) -> str:
+    """The source, which states the error of each result, and fills what is between tensors.
+
+    With ``BUILDER_REPEATABLE`` its random numbers are the same in each run.
+    """
+    for text, ours in REPLACED.items():
         source = source.replace(text, ours)
-    return f'#include "random.h"\n{source}'
+    return f'#include "ours.h"\n{source}'
 
 
 def other_headers(tests: Path, source: Path) -> str:
@@ -271,7 +282,7 @@ CARD, CPU = "CUDA0", "CPU"
 """ggml's names of the card (ggml-cuda.cu, GGML_CUDA_NAME) and of its CPU code."""
 LISTING, REPEATABLE = "BUILDER_LISTING", "BUILDER_REPEATABLE"
 """The variables with which the program lists chains of operations, too (cases.cpp), and has the
-same random numbers in each run (random.h)."""
+same random numbers in each run (ours.h)."""
 FINISHED = {0, 1}
 """test-backend-ops ends with 1 where a case differs."""
 CPU_CODE = re.compile(r"loaded CPU backend from (\S+)")
@@ -348,8 +359,7 @@ class NumbersTrial:
         return self._run("test", case.name, outputs=True).report
 
     def _listed(self) -> tuple[list[Case], list[Case]]:
-        operations = dict.fromkeys(name for each in groups() for name in each.operations)
-        run = self._run("support", ",".join(operations))
+        run = self._run("support")
         if run.done.status != 0 or not run.results:
             ended = f"{PROGRAM} ended with {run.done.status} and lists no cases"
             raise UntriedError(ended, run.done.output[-1000:].strip())
@@ -408,13 +418,13 @@ class NumbersTrial:
     def _run(
         self,
         mode: str,
-        selected: str,
+        selected: str = "",
         *,
         backend: str = CARD,
         races: bool = False,
         outputs: bool = False,
     ) -> _Run:
-        """``support`` lists the selected cases, ``test`` computes them."""
+        """``support`` lists the selected cases (empty: all), ``test`` computes them."""
         work = self.work / f"run-{next(self._runs)}"
         # Beside the libraries: the program looks for them, and for those that they load, there.
         beside = posixpath.dirname(next(iter(libraries(self.server.contents).values())))
@@ -422,13 +432,14 @@ class NumbersTrial:
         ptx = self.ptx if mode == "test" and backend == CARD else None
         mount = f"--volume={self.binary}:{program}:ro"
         on = self.server.on([self.card], None, work, ptx, races=races, outputs=outputs)
+        select = ["-o", selected] if selected else []
         asked = {LISTING: mode == "support", REPEATABLE: outputs}
         with on as simulation:
             mounts = simulation.mounts
             env = {**mounts.env, **{name: "1" for name, wanted in asked.items() if wanted}}
             done = containers.run(
                 self.server.reference,
-                [mode, "-b", backend, "-o", selected, "--output", "csv"],
+                [mode, "-b", backend, *select, "--output", "csv"],
                 entrypoint=program,
                 timeout=TIMEOUT,
                 extra=[*mount_options(mounts.volumes, env), mount],
