@@ -562,7 +562,8 @@ def grown(found: CaseResult, known: Mapping[str, tuple[float, str]]) -> str:
     least, image = known.get(found.case.name, (math.inf, ""))
     if found.error is None or found.error <= GROWTH * max(least, ROUNDING):
         return ""
-    return f"its error is {found.error:.2g}, and {least:.2g} in {image}: {GROWTH:g} times are allowed"
+    errors = f"its error is {found.error:.2g}, and {least:.2g} in {image}"
+    return f"{errors}: {GROWTH:g} times are allowed"
 
 
 def cache_types(types: Set[str], results: Sequence[CaseResult]) -> Check:

@@ -193,7 +193,7 @@ class Checked(NamedTuple):
     today: bool | None = None
     """Whether it is of the recipe as it is now; None: not known."""
     uncompared: str = ""
-    """Ways to draft whose text no check compared; empty: none, or not known."""
+    """Operations and ways to draft that no check compared; empty: none, or not known."""
 
     @property
     def text(self) -> str:
@@ -509,7 +509,7 @@ def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
     elif of.today is False:
         text += "; that image is of an earlier state of the recipe, or of its base"
     size = f"{sizes.shown(of.size)} to download"
-    return [("size", size), ("checked", text), ("drafts", of.uncompared)]
+    return [("size", size), ("checked", text), ("numbers", of.uncompared)]
 
 
 def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:

@@ -172,7 +172,9 @@ def keep(state: Path, recipe: str, key: str, way_name: str, created: str, second
 
 
 def test_the_least_error_of_a_case_is_of_the_newest_good_image_of_a_recipe(tmp_path: Path) -> None:
-    def kept(recipe: str, key: str, day: int, errors: dict[str, float], *, good: bool = True) -> None:
+    def kept(
+        recipe: str, key: str, day: int, errors: dict[str, float], *, good: bool = True
+    ) -> None:
         checks = (Check.of("runs", "x", "0", "0", passed=good),)
         found = Record.model_validate(
             RECORD
