@@ -193,7 +193,7 @@ class Checked(NamedTuple):
     today: bool | None = None
     """Whether it is of the recipe as it is now; None: not known."""
     uncompared: str = ""
-    """Ways to draft whose text no check compared; empty: none, or not known."""
+    """Operations and ways to draft that no check compared; empty: none, or not known."""
 
     @property
     def text(self) -> str:
@@ -233,8 +233,10 @@ def checked(
 
 
 def _left(check: dict[str, Any]) -> bool:
-    """Whether it is the check of ``checks/logit_test.py`` that names ways to draft."""
-    return (check["subject"], check["state"]) == ("the server's drafts", "skipped")
+    """Whether it is a check that names what was not compared: ways to draft
+    (``checks/logit_test.py``), or operations (``checks/kernel_test.py``)."""
+    subjects = {"the server's drafts", "operations"}
+    return check["state"] == "skipped" and check["subject"] in subjects
 
 
 def users(folder: Path) -> dict[str, list[str]]:
@@ -507,7 +509,7 @@ def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
     elif of.today is False:
         text += "; that image is of an earlier state of the recipe, or of its base"
     size = f"{sizes.shown(of.size)} to download"
-    return [("size", size), ("checked", text), ("drafts", of.uncompared)]
+    return [("size", size), ("checked", text), ("numbers", of.uncompared)]
 
 
 def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:

@@ -157,6 +157,12 @@ cudaError_t create_physical(int card, std::uint64_t size, const char* function,
             if (physical.file >= 0) close(physical.file);
             return cudaErrorMemoryAllocation;
         }
+        void* const pages =
+            mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, physical.file, 0);
+        if (pages != MAP_FAILED) {
+            poison(pages, size);
+            munmap(pages, size);
+        }
     }
     *handle = virtual_memory().next++;
     virtual_memory().physical.emplace(*handle, std::move(physical));

@@ -610,16 +610,32 @@ void pageable() {
     tell("wait", cudaDeviceSynchronize());
 }
 
-// Fresh memory, memory that was freed before, and memory of a pool.
+// 2 MiB of physical memory, mapped to addresses of the driver's.
+float* mapped_memory() {
+    const std::size_t size = 2 << 20;
+    CUmemAllocationProp wanted = {};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUdeviceptr space = 0;
+    CUmemGenericAllocationHandle memory = 0;
+    cuMemAddressReserve(&space, size, 0, 0, 0);
+    cuMemCreate(&memory, size, &wanted, 0);
+    tell("map", static_cast<cudaError_t>(cuMemMap(space, size, 0, memory, 0)));
+    return reinterpret_cast<float*>(space);
+}
+
+// Fresh memory, memory that was freed before, memory of a pool, and mapped memory.
 void reads_unwritten() {
     { OnCard<float> freed(std::vector<float>(32, 0)); }
     float* pooled = nullptr;
     tell("pool", cudaMallocAsync(&pooled, 32 * sizeof(float), nullptr));
     OnCard<float> fresh(32), out(64);
     int zeros = 0;
-    for (const float* memory : {fresh.data, pooled}) {
+    float* const mapped = mapped_memory();
+    for (float* const memory : {fresh.data, pooled, mapped}) {
         unwritten<<<1, 32>>>(memory, out.data);
-        tell(memory == pooled ? "launch with the pool" : "launch", cudaDeviceSynchronize());
+        const char* const beside = memory == pooled ? "launch with the pool" : "launch";
+        tell(memory == mapped ? "launch with the mapping" : beside, cudaDeviceSynchronize());
         for (const float value : out.host()) zeros += value == 0;
     }
     tell("zeros", zeros);
