@@ -151,9 +151,9 @@ def _unpacked(
             raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
         top = inside[0]
     part = archives.subdirectory_of(top, source.root, archive.name)
-    for link in part.rglob(".git"):
-        if link.is_file() and link.parent != part:  # of a submodule below: it leads out of the tree
-            link.unlink()
+    for file in part.rglob(".git"):
+        if file.is_file() and file.parent != part:  # of a submodule below: it leads out of the tree
+            file.unlink()
     return top, part
 
 
