@@ -384,10 +384,11 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
             f"{ENGINES[like.family].summary}: {like.name} is of this family",
             "name another recipe with --like",
         )
+    inside = "name the directory of the source in it with --root, " if tree.target.file else ""
     raise RecipeError(
         f"no family recognises {_named(tree)}",
         cmake_tree.described(tree),
-        f"take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
+        f"{inside}take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
     )
 
 

@@ -316,7 +316,7 @@ def test_an_sdist_that_has_no_tree(
         content = sdist(tmp_path, llama_tree, repository=True)
         index.files[f"{RELEASE}-1.0.tar.gz"] = content
         index.about[f"{RELEASE}-1.0.tar.gz"] = {}
-        assert "name the directory" in new(url=f"pypi:{RELEASE}==1.0", status=5)
+        assert "name the directory" in new(url=f"pypi:{RELEASE}==1.0", status=3)
         assert "no directory vendor/x" in new("--root", "vendor/x", url=f"pypi:{RELEASE}", status=5)
         assert f"no sdist of {RELEASE} 2.0" in new(url=f"pypi:{RELEASE}==2.0", status=5)
     assert "names no project" in new(url="pypi:", status=3)
