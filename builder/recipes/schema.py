@@ -202,8 +202,9 @@ class Cmake(Model):
     """Targets to build; empty: all. Default of the only call of the family llama-cpp: llama-server,
     llama-cli, llama-bench."""
     install: Literal["rules", "targets"] = "rules"
-    """For the family cmake. "rules": the project's own rules install everything that they name.
-    "targets": ``targets`` and the shared libraries of the build are installed, side by side."""
+    """For the family cmake; ggml has "targets". "rules": the project's own rules install everything
+    that they name. "targets": ``targets`` and the shared libraries of the build are installed, side
+    by side."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions, which the source must use; true and false become ON and OFF."""
     override: list[Override] = []

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.core.errors import GoneError, PatchError, Problem, RecipeError
+from builder.engines.cmake_tree import own_version
 from builder.engines.families import ENGINES
 from builder.plan.inputs import GitCommit, PypiFile, resolve_source, where
 from builder.recipes import edit
@@ -191,11 +192,14 @@ def update(
         found = pypi.find_release(file, to, PYTHON)
         if found.version == source.version:
             return _change(session.catalog, entry, entry.text)
-        commit = ""
-        if recipe.llama is not None and source.root != ".":
+        told = "", ""
+        if source.root != ".":
             new = PypiFile(found, source.root)
-            commit = gather.vendored(new, session.repositories, session.context.work).commit
-        text = edit.released(entry.text, recipe, source, found, commit)
+            there = gather.vendored(new, session.repositories, session.context.work)
+            target = NamedCommit(PIN, there.commit, "commit")
+            tree = SourceTree(there.url, target, session.repositories, there.tree)
+            told = there.commit, own_version(tree)
+        text = edit.released(entry.text, recipe, source, found, told)
         return _change(session.catalog, entry, text)
     if isinstance(source, InstalledSource):
         return _with_new_base(session, entry, to)
@@ -296,8 +300,13 @@ def evaluate(
         found += _lost_names(session, change.recipe, old, now)
     if isinstance(old.source, PypiSource):
         commits = [old.llama.build_commit] if old.llama and old.llama.build_commit else []
-        for name in (old.source.version, *commits):
+        moved = old.version != change.recipe.version
+        names = [old.source.version, *commits, *([old.version] if moved else [])]
+        for name in dict.fromkeys(names):
             found += naming(change.recipe, name)
+        if not moved and old.source.root != ".":
+            message = f"is still {old.version}: the new tree tells no other version of its own"
+            found.append((("version",), message))
     elif old.version != change.recipe.version:
         found += naming(change.recipe, old.version)
     return tuple(new.problem(path, message) for path, message in found), findings_of(

@@ -419,6 +419,12 @@ def test_a_pages_directory_is_found_however_it_is_written(catalog: Path) -> None
     assert (key, message) == (("llama", "ui"), "the source has no tools/ui/package-lock.json")
 
 
+def test_a_page_that_no_cmake_takes_is_refused(catalog: Path) -> None:
+    write(catalog, llama='llama = { build_number = 7, ui = "other/page" }')
+    (problem,) = load(catalog).problems()
+    assert "llama.ui: cmake takes a page that was built in tools/ui" in str(problem)
+
+
 # The stub link: in every cmake call, or no Dockerfile
 
 
