@@ -341,7 +341,9 @@ def push(
         "Why tags are replaced, or an update is large; attached to the image that gets them."
     ),
     dry_run: bool = flag(
-        "--dry-run", "Check the namespace, the login and the signing key; push nothing."
+        "--dry-run",
+        "Check the namespace, the login, the signing key, and with a tiny artifact that the "
+        "registry takes attachments; push nothing.",
     ),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -355,7 +357,7 @@ def push(
     from builder.cli.session import build_session
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
-    from builder.publish.verdicts import require_signing
+    from builder.publish.verdicts import require_attachments, require_signing
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
@@ -365,6 +367,7 @@ def push(
         with workspace(session.settings.cache_dir) as work:
             require_signing(session.settings, work)
         repository.require_push()
+        require_attachments(repository)
         signed = bool(session.settings.cosign_key)
         if as_json:
             print_json({"repository": repository.name, "signed": signed})

@@ -55,6 +55,7 @@ from builder.publish.verdicts import (
     Trust,
     attach_all,
     referrers,
+    require_attachments,
     require_signing,
     sign_image,
     trust_of,
@@ -531,6 +532,7 @@ class _Run:
         self.repository = open_repository(plan.repository, session.log)
         self.known = frozenset(self.repository.tags())
         self.trust = trust_of(session.settings, work)
+        self.tried = False  # the registry takes attachments
 
     def published(self, plan: Plan) -> Verified | None:
         """The registry's verified image of a key, unless it is to be replaced."""
@@ -589,6 +591,9 @@ class _Run:
             config = new.config() if new else configuration(repository, manifest())
             image = PlatformImage(config.platform, manifest(), config)
             updates = order.updates([image], self.budget(plan), self.allowed.dropped)
+        if new and not self.tried:
+            require_attachments(repository)
+            self.tried = True
         uploaded = upload(repository, new) if new else 0
 
         # Earlier attachments stay: they describe the same image, also where the recipe's words

@@ -84,6 +84,7 @@ class Repository(Transport):
         super().__init__(name, log, token_hosts)
         self._seen: set[str] = set()
         """Digests of blobs that the registry is known to have."""
+        self._lists = False  # its referrers API has listed an artifact
 
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest of a tag or a digest, or None."""
@@ -137,6 +138,17 @@ class Repository(Transport):
         if not pages or any(transport.media_type(page.headers) != INDEX for page in pages):
             return None
         return [entry for page in pages for entry in transport.referrers(page, self.name)]
+
+    def lists(self, subject: str, artifact: str) -> bool:
+        """Whether the registry's API lists an artifact that was attached just now.
+
+        Docker Hub has answered an upload with ``OCI-Subject`` and listed nothing
+        (docker/hub-feedback#2372).  A registry that listed one artifact is not asked again.
+        """
+        if not self._lists:
+            listed = self.referrers(subject) or ()
+            self._lists = any(each["digest"] == artifact for each in listed)
+        return self._lists
 
     def _pages(self, path: str) -> Iterator[Response]:
         """The pages of a list, in order; none where it does not exist."""
@@ -249,7 +261,8 @@ class Repository(Transport):
         return sent
 
     def put_manifest(self, reference: str, manifest: Manifest) -> bool:
-        """Put a manifest under a tag or its digest; whether the registry lists it as a referrer."""
+        """Put a manifest under a tag or its digest; whether the registry says that it is a
+        referrer of its subject."""
         put = self._put_known(lambda: required(self._put(reference, manifest), 201), reference)
         return "OCI-Subject" in put.headers
 

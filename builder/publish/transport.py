@@ -401,6 +401,10 @@ TOKEN_HOSTS = {HUB: "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
 """Registries whose tokens another host issues: docs.docker.com/reference/api/registry/auth/, and
 docs.gitlab.com/administration/packages/container_registry/."""
 HUB_HOST = "registry-1.docker.io"
+MUTABLE = (
+    "a rule of the registry makes tags immutable. These must stay mutable: latest and all moving "
+    "tags, each CHANNEL and CHANNEL.nights, and sha256-*, which list attachments"
+)
 CERTIFICATES = Path("/etc/docker/certs.d")
 
 
@@ -589,6 +593,8 @@ class Transport:
                 "for a certificate authority of your own, put its certificate at "
                 f"{CERTIFICATES / self.registry / 'ca.crt'}",
             )
+        if "immutable" in error.why.lower():
+            return RegistryError(f"{self.registry}: a tag may not move: {what}", error.why, MUTABLE)
         if error.status == 401:
             who = f"as {user}" if user else "without a login"
             hint = f"docker login{'' if self.registry == HUB else ' ' + self.registry}"
@@ -603,7 +609,7 @@ class Transport:
                 error.why,
                 "check the namespace (BUILDER_NAMESPACE) and the permissions of the token",
             )
-        hint = "check the name of the repository and the tag" if error.status in {400, 404} else ""
+        hint = "check the name of the repository and the tag" if error.status == 404 else ""
         return RegistryError(f"{self.registry} refuses: {what}", error.why, hint)
 
 
