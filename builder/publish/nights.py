@@ -52,6 +52,8 @@ class NightlyRun(BaseModel):
     """The tag, the branch or the image that the channel follows."""
     commit: str = ""
     """Its commit (40 hex digits), or the image's digest."""
+    day: str = ""
+    """The day (YYYY-MM-DD) of that commit or image; empty: not known."""
     digest: str = ""
     """The digest that the channel pointed to afterwards, where that is known."""
     reason: str = ""

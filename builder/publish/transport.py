@@ -498,13 +498,18 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         *,
         push: bool = False,
+        source: str = "",
         content: Callable[[], Any] = lambda: None,
         **bounds: Any,
     ) -> Response:
-        """One request, and one more where the registry wants a login or a token."""
+        """One request, and one more where the registry wants a login or a token.
+
+        ``source`` is the path of another repository that is read.
+        """
         url = path if path.startswith(("http://", "https://")) else self._base + path
         actions = f"pull{',push' if push else ''}{',delete' if method == 'DELETE' else ''}"
         scope = f"repository:{self.path}:{actions}"
+        scope += f" repository:{source}:pull" if source else ""
         for again in (False, True):
             sent = dict(headers or {})
             if scope in self._authorized and self._covers(url):
@@ -545,7 +550,7 @@ class Transport:
 
     def _token(self, realm: str, service: str, scope: str) -> str:
         outward = not self._require_safe(realm)
-        query = urlencode({"service": service, "scope": scope})
+        query = urlencode({"service": service, "scope": scope.split()}, doseq=True)
         headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
         # A redirect would name a host that the registry did not name.

@@ -15,7 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +33,7 @@ from builder.core.errors import (
     NightError,
     PatchError,
     RecipeError,
+    RegistryError,
     UnvouchedError,
     WorldError,
 )
@@ -355,6 +356,8 @@ def _update_channel(
     before = known["digest"]
     target = newest(channel, sources.repositories)
     known |= {"upstream": target.name, "commit": target.commit}
+    with suppress(FetchError, RegistryError):  # the day is only shown
+        known["day"] = day_of(channel, target, sources.repositories)
     frozen = _frozen(session, channel, sources, target)
     digest, kernels = publish(session, frozen, repository, before, sources.context.work)
     if digest == before:

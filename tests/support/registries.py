@@ -93,6 +93,8 @@ class Proxy:
     by_digest: bool = False
     """The tag ``sha256-HEX`` is the manifest of that digest, whatever was put there."""
     refuse: Refusal = lambda *_: None
+    rewrite: Callable[[str], str] = lambda path: path
+    """The path that the registry gets."""
 
     def next_fault(self, request: str) -> Fault | None:
         for fault in self.faults:
@@ -142,7 +144,7 @@ class Proxy:
         if self.fails(method, path, headers):
             return 412, b"", {}, None
         connection = http.client.HTTPConnection(self.registry)
-        connection.request(method, path, body, dict(headers))
+        connection.request(method, self.rewrite(path), body, dict(headers))
         answer = connection.getresponse()
         content = answer.read()
         kept = {name: value for name, value in answer.getheaders() if name.lower() not in LEFT_OUT}
