@@ -191,11 +191,10 @@ def _update(move: Move) -> str:
 @group.command()
 def prune(
     recipe: options.RecipeName,
-    keep: int = option(
+    keep: int | None = option(
         "--keep N",
         "Number of nightlies to keep, the newest ones, and number of rollbacks of each tag whose "
-        "images are kept.",
-        7,
+        "images are kept. Default: keep in [track] of the recipe, which is 7 by default.",
         min=1,
         max=10_000,
     ),
@@ -219,10 +218,13 @@ def prune(
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     others = recipes.of_repository(entry.recipe.image.repository)
 
+    track = entry.recipe.track
+    most = keep or (track.keep if track else 1)
+
     def pruned(*, delete: bool) -> tuple[PrunePlan, tuple[str, ...]]:
         channel = entry.recipe.channel
         return prune_channel(
-            repository, channel, keep, others, loaded, log, signed=signed, dry_run=not delete
+            repository, channel, most, others, loaded, log, signed=signed, dry_run=not delete
         )
 
     plan, deleted = pruned(delete=yes and not dry_run)
