@@ -203,6 +203,8 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
             yield name, _first(last.reason)
     if status.held:
         yield name, f"held: {status.held}"
+    if status.state == "empty" and status.presets:
+        yield name, f"no image for {listed(status.presets, 3, ', ')}: `builder push {name}`"
     if status.state == "still":
         yield name, f"upstream has not moved for {status.still} days"
     for text in _downloads(status):

@@ -191,11 +191,10 @@ def _update(move: Move) -> str:
 @group.command()
 def prune(
     recipe: options.RecipeName,
-    keep: int = option(
+    keep: int | None = option(
         "--keep N",
         "Number of nightlies to keep, the newest ones, and number of rollbacks of each tag whose "
-        "images are kept.",
-        7,
+        "images are kept. Default: keep in [track] of the recipe, which is 7 by default.",
         min=1,
         max=10_000,
     ),
@@ -219,10 +218,13 @@ def prune(
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     others = recipes.of_repository(entry.recipe.image.repository)
 
+    track = entry.recipe.track
+    most = keep or (track.keep if track else 1)
+
     def pruned(*, delete: bool) -> tuple[PrunePlan, tuple[str, ...]]:
         channel = entry.recipe.channel
         return prune_channel(
-            repository, channel, keep, others, loaded, log, signed=signed, dry_run=not delete
+            repository, channel, most, others, loaded, log, signed=signed, dry_run=not delete
         )
 
     plan, deleted = pruned(delete=yes and not dry_run)
@@ -341,7 +343,9 @@ def push(
         "Why tags are replaced, or an update is large; attached to the image that gets them."
     ),
     dry_run: bool = flag(
-        "--dry-run", "Check the namespace, the login and the signing key; push nothing."
+        "--dry-run",
+        "Check the namespace, the login, the signing key, and with a tiny artifact that the "
+        "registry takes attachments; push nothing.",
     ),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -355,7 +359,7 @@ def push(
     from builder.cli.session import build_session
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
-    from builder.publish.verdicts import require_signing
+    from builder.publish.verdicts import require_attachments, require_signing
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
@@ -365,6 +369,7 @@ def push(
         with workspace(session.settings.cache_dir) as work:
             require_signing(session.settings, work)
         repository.require_push()
+        require_attachments(repository)
         signed = bool(session.settings.cosign_key)
         if as_json:
             print_json({"repository": repository.name, "signed": signed})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -55,6 +55,7 @@ from builder.publish.verdicts import (
     Trust,
     attach_all,
     referrers,
+    require_attachments,
     require_signing,
     sign_image,
     trust_of,
@@ -473,14 +474,16 @@ def local_image(record: Record, work: Path) -> LocalImage:
 
 def upload(repository: Repository, image: LocalImage) -> int:
     """Upload an image under its digest: the blobs that the registry lacks, whose number is
-    returned, then the manifest.
+    returned, then the manifest.  A layer of another repository is mounted from there.
 
     Raises ``RegistryError``, also where the registry takes no
     layers of this compression, ``FetchError``.
     """
     count = 0
+    config = image.manifest.body.config
     for blob in blobs_of(image.manifest):
-        count += repository.put_blob(blob, image.blobs.file(blob))
+        layer = config is None or blob != config.digest
+        count += repository.put_blob(blob, image.blobs.file(blob), mount=layer)
     try:
         repository.put_manifest(image.manifest.digest, image.manifest)
     except RegistryError as error:
@@ -509,6 +512,18 @@ class _Source:
     local: LocalImage | None = None
 
 
+def _with_same_base(
+    session: BuildSession, plan: Plan, repository: Repository
+) -> Iterator[Repository]:
+    """The other repositories of the namespace whose images share a base with an image."""
+    below = {*session.catalog.chain(plan.recipe.base)}
+    recipes = [each.recipe for each in session.catalog.engines.values() if each.recipe]
+    names = {session.settings.repository(each.image.repository): each.base for each in recipes}
+    for name, base in sorted(names.items()):
+        if name != repository.name and below.intersection(session.catalog.chain(base)):
+            yield Repository(name, session.log, session.settings.token_hosts)
+
+
 def _folder(work: Path, plan: Plan) -> Path:
     folder = work / plan.platforms.target
     folder.mkdir(exist_ok=True)
@@ -530,7 +545,9 @@ class _Run:
         self.session, self.recipe, self.work, self.allowed = session, recipe, work, allowed
         self.repository = open_repository(plan.repository, session.log)
         self.known = frozenset(self.repository.tags())
+        self.repository.others = list(_with_same_base(session, plan, self.repository))
         self.trust = trust_of(session.settings, work)
+        self.tried = False  # the registry takes attachments
 
     def published(self, plan: Plan) -> Verified | None:
         """The registry's verified image of a key, unless it is to be replaced."""
@@ -589,6 +606,9 @@ class _Run:
             config = new.config() if new else configuration(repository, manifest())
             image = PlatformImage(config.platform, manifest(), config)
             updates = order.updates([image], self.budget(plan), self.allowed.dropped)
+        if new and not self.tried:
+            require_attachments(repository)
+            self.tried = True
         uploaded = upload(repository, new) if new else 0
 
         # Earlier attachments stay: they describe the same image, also where the recipe's words

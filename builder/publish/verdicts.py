@@ -2,7 +2,8 @@
 
 Artifacts are listed as the image's referrers (OCI image specification 1.1, "Guidelines for Artifact
 Usage").  For a registry without the referrers API a tag keeps the list (distribution specification
-1.1, "Referrers Tag Schema").
+1.1, "Referrers Tag Schema").  A registry may get the API later, and some have it in part: both
+lists are read, and the tag is written unless the API listed an artifact of ours.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.build.record import Record
-from builder.core.errors import RegistryError, SmokeError, WorldError
+from builder.core.errors import FetchError, RegistryError, SmokeError, WorldError
 from builder.core.files import workspace
 from builder.core.settings import Settings
 from builder.docker.engine import HUB, split
@@ -61,20 +62,69 @@ def attach_all(
     Where a tag keeps the list of referrers, it is read and written once.
     """
     made = [_put_parts(repository, each, subject) for each in attachments]
-    left = [each for each in made if not repository.put_manifest(each.digest, each)]
-    tag = referrers_tag(subject.digest)
-    known = _listed(repository, tag) if left else []
-    there = {entry["digest"] for entry in known}
-    more = [_entry(each) for each in left if each.digest not in there]
-    if more:  # an entry that another machine adds right now is lost: there is no remedy
-        index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": [*known, *more]}
-        repository.put_manifest(tag, Manifest(json.dumps(index).encode(), MANIFESTS[1]))
+    told = [repository.put_manifest(each.digest, each) for each in made]
+    if not (all(told) and (not made or repository.lists(subject.digest, made[-1].digest))):
+        known = _listed(repository, subject.digest)
+        there = {entry["digest"] for entry in known}
+        more = [_entry(each) for each in made if each.digest not in there]
+        if more:  # an entry that another machine adds right now is lost: there is no remedy
+            repository.put_manifest(referrers_tag(subject.digest), _list([*known, *more]))
     return [each.digest for each in made]
 
 
-def store(repository: Repository, tag: str, kind: str, files: Sequence[AttachedFile]) -> None:
+def _list(entries: Sequence[Mapping[str, Any]]) -> Manifest:
+    """The list of referrers that a tag keeps."""
+    index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": entries}
+    return Manifest(json.dumps(index).encode(), MANIFESTS[1])
+
+
+def require_attachments(repository: Repository) -> None:
+    """Raise ``RegistryError`` where a registry refuses what is attached to images.
+
+    A tiny artifact is put, attached to another one and, where that needs a tag, listed there twice:
+    a registry may refuse a type, a subject, or a tag that moves.  Everything is deleted afterwards,
+    if the registry allows that; Docker Hub does not.  Raises ``FetchError``.
+    """
+    image = _put_parts(repository, Attachment(VERDICT), None)
+    artifact = _put_parts(repository, Attachment(VERDICT), image)
+    tag = referrers_tag(image.digest)
+    lists = [_list([]), _list([_entry(artifact)])]
+    step = f"an artifact of the type {VERDICT} with a configuration of the type {EMPTY_TYPE}"
+    try:
+        repository.put_manifest(image.digest, image)
+        step = "a manifest with a subject, as all attachments have"
+        told = repository.put_manifest(artifact.digest, artifact)
+        step = f"a tag that moves: {tag[:19]}..., which lists attachments"
+        if not (told and repository.lists(image.digest, artifact.digest)):
+            for each in lists:
+                repository.put_manifest(tag, each)
+            if not _listed(repository, image.digest):
+                repository.log(
+                    f"{repository.registry} lists no attachments, neither by the referrers API nor "
+                    "under a tag: it will show no verdicts and no histories of tags"
+                )
+    except RegistryError as error:
+        error.why = f"{error.what}\n{error.why}"
+        error.what = f"{repository.registry} does not take {step}: nothing else was uploaded"
+        error.hint = error.hint or "docs/publishing.md, Registries, says what must be set"
+        raise
+    finally:
+        if repository.registry != HUB:
+            with suppress(RegistryError, FetchError):
+                for each in (*reversed(lists), artifact, image):
+                    repository.delete(each.digest)
+
+
+def store(
+    repository: Repository,
+    tag: str,
+    kind: str,
+    files: Sequence[AttachedFile],
+    annotations: Mapping[str, str] = {},
+) -> None:
     """Put an artifact without an image under a tag."""
-    repository.put_manifest(tag, _put_parts(repository, Attachment(kind, tuple(files)), None))
+    wanted = Attachment(kind, tuple(files), annotations)
+    repository.put_manifest(tag, _put_parts(repository, wanted, None))
 
 
 def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
@@ -139,21 +189,28 @@ def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
     return list(manifest.parsed().get("manifests") or [])
 
 
-def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
-    there = repository.manifest(tag)
-    return entries_of(there) if there else []
+def _listed(repository: Repository, digest: str) -> list[dict[str, Any]]:
+    """The referrers that an image's tag lists.
+
+    GitLab answers for that tag with the image itself, whose entries are images of platforms.
+    """
+    there = repository.manifest(referrers_tag(digest))
+    return entries_of(there) if there and there.digest != digest else []
 
 
 def referrers(
-    repository: Repository, digest: str, tags: Collection[str] = ()
+    repository: Repository, digest: str, tags: Collection[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The descriptors of an image's referrers, from the API or from the tag that keeps them.
+    """The descriptors of an image's referrers: the API's, and others that the image's tag lists.
 
-    Where that tag is among ``tags``, the registry has no such API, and is not asked.
+    ``tags`` are all tags of the repository, where they are known: the tag is read only if it is
+    there.
     """
-    tag = referrers_tag(digest)
-    listed = None if tag in tags else repository.referrers(digest)
-    return _listed(repository, tag) if listed is None else listed
+    listed = repository.referrers(digest) or []
+    if tags is None or referrers_tag(digest) in tags:
+        there = {each["digest"] for each in listed}
+        listed += [each for each in _listed(repository, digest) if each["digest"] not in there]
+    return listed
 
 
 def annotations_of(entries: Iterable[Mapping[str, Any]], kind: str) -> Iterator[Mapping[str, str]]:

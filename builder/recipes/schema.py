@@ -142,6 +142,9 @@ class Track(Model):
     """Days that a channel may be behind its upstream."""
     still: Annotated[int, Field(ge=1, le=3650)] = 180
     """Days without anything new upstream before a channel counts as still."""
+    keep: Annotated[int, Field(ge=1, le=10_000)] = 7
+    """Nightlies of the channel that `tag prune` keeps, and rollbacks of each tag whose images it
+    keeps. Version tags, and so the images of presets, always stay."""
 
     @model_validator(mode="after")
     def _require_one_upstream(self) -> Track:

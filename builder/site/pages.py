@@ -10,8 +10,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from datetime import date
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -179,6 +181,17 @@ def _nights(image: ImageFact) -> list[tuple[NightlyRun, str, bool]]:
     return found
 
 
+def _standing(image: ImageFact) -> tuple[NightlyRun | None, list[NightlyRun]]:
+    """The last night of a channel that ended with the newest image, and the nights since."""
+    since = list(takewhile(lambda run: run.outcome in {"failed", "held"}, image.nights))
+    return next(iter(image.nights[len(since) :]), None), since
+
+
+def _age(day: str, now: str) -> int:
+    """Days between two texts that begin with a day."""
+    return (date.fromisoformat(now[:10]) - date.fromisoformat(day[:10])).days
+
+
 def _share(value: float, whole: float) -> str:
     return f"{min(100.0, 100 * value / whole):.3g}"
 
@@ -199,6 +212,7 @@ def _environment() -> Environment:
         "context": sizes.context_of,
         "day": lambda time: time[:10],  # of RFC 3339
         "minute": lambda time: f"{time[:10]} {time[11:16]} UTC",
+        "age": _age,
         "card_size": sizes.card,
         "code_rows": code.rows,
         "code_text": code.text_of,
@@ -209,6 +223,7 @@ def _environment() -> Environment:
         "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
         "share": _share,
         "size": sizes.shown,
+        "standing": _standing,
         "tokens": "{:g}".format,
     }
     environment.globals["CODE_HEADER"] = code.HEADER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import html5lib
@@ -247,7 +248,8 @@ def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
     nights.write(repository, night(**failed, started="2026-11-22T03:17:09+00:00"))
     nights.write(repository, night(**failed, started="2026-11-23T03:18:09+00:00"))
     rolled = {**shared, "outcome": "held", "reason": "rolled back: garbage after 60K"}
-    nights.write(repository, night(**rolled, commit=old, started="2026-11-24T03:19:09+00:00"))
+    rolled |= {"commit": old, "upstream": "b9200", "day": "2026-10-01"}
+    nights.write(repository, night(**rolled, started="2026-11-24T03:19:09+00:00"))
     settings = Settings(namespace=f"{registry}/me", state_dir=tmp_path / "state")
     facts = collect(RECIPES, settings, print)
     assert [each.recipe for each in facts.images if each.nights] == ["llama-cpp-master"]
@@ -259,11 +261,16 @@ def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
     told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for _, row in rows]
     lost = "the pin has no &lt;b&gt;mtp&lt;/b&gt;"
     assert told == [
-        "2026-11-24 03:19 UTC held aaaaaaaaa rolled back: garbage after 60K",
+        "2026-11-24 03:19 UTC held b9200 aaaaaaaaa rolled back: garbage after 60K",
         f"2026-11-23 03:18 UTC failed bbbbbbbbb changes as in the night before: {lost}",
         f"2026-11-22 03:17 UTC failed bbbbbbbbb changes {lost}",
         "2026-11-21 03:00 UTC moved aaaaaaaaa",
     ]
+    text = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert "Last good image: master, night of 2026-11-21. It stays there since" in text
+    assert "since 2026-11-22 (3 nights): held: rolled back: garbage after 60K." in text
+    days = (datetime.now(UTC).date() - date(2026, 10, 1)).days
+    assert f"Upstream: b9200 of 2026-10-01, {days} days old." in text
     assert "<details" not in page  # nothing needs a click
     changes = f'href="https://github.com/ggml-org/llama.cpp/compare/{old}...{new}"'
     assert page.count(changes) == 2
