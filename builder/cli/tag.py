@@ -16,7 +16,7 @@ from builder.cli import options
 from builder.cli.options import catalog_at, flag, option, reason_option, reference_option
 from builder.cli.terminal import line, log, minute, print_json, table
 from builder.core import sizes
-from builder.core.errors import RegistryError
+from builder.core.errors import RegistryError, UsageError
 from builder.core.files import named_lock, workspace
 from builder.core.platforms import Platform
 
@@ -417,13 +417,17 @@ class BillFormat(StrEnum):
 
     SPDX = "spdx"
     PROVENANCE = "provenance"
+    VEX = "vex"
 
 
 def sbom(
     recipe: options.RecipeName,
     platform: options.OnePlatformOption = None,
     form: BillFormat = option(
-        "--format", "SPDX 2.3, or SLSA v1 provenance as an in-toto statement.", BillFormat.SPDX
+        "--format",
+        "SPDX 2.3; or an in-toto statement: SLSA v1 provenance, or the known faults that the image "
+        "mends or has (OpenVEX).",
+        BillFormat.SPDX,
     ),
     published: str | None = reference_option(
         "--from",
@@ -438,11 +442,11 @@ def sbom(
     """
     from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.publish import attachments as documents_of
-    from builder.publish.attachments import attached, documents
+    from builder.publish.attachments import SPDX, VEX, attached, documents
     from builder.publish.tags import repository_of
+    from builder.publish.verdicts import SLSA
 
-    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
+    kind = {BillFormat.SPDX: SPDX, BillFormat.PROVENANCE: SLSA, BillFormat.VEX: VEX}[form]
     if published is not None:
         repository = repository_of(catalog_at(), recipe, log)
         files = attached(repository, published, kind, platform)
@@ -451,4 +455,7 @@ def sbom(
     session = build_session(platform=platform)
     image, record = verified(session, recipe)
     with workspace(session.settings.cache_dir) as work:
-        typer.echo(documents(image, record, work)[kind], nl=False)
+        found = documents(image, record, work)
+    if kind not in found:
+        raise UsageError(f"{recipe} names no thread of upstream: it has no OpenVEX document")
+    typer.echo(found[kind], nl=False)

@@ -46,15 +46,29 @@ from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
 from builder.publish.registry import RemotePlatform, Repository, described
 from builder.publish.tags import Move, moves, open_repository
-from builder.publish.verdicts import of_all, referrers, reproduced, trust_of, verdicts_on
+from builder.publish.verdicts import (
+    SLSA,
+    VERDICT,
+    kind_of,
+    of_all,
+    referrers,
+    reproduced,
+    trust_of,
+    verdicts_on,
+)
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources import git
 
 # A recipe's tags in the registry: digests, sizes, attachments, moves and nights.
 
-DOCUMENTS = {attachments.SPDX: "SPDX", attachments.PROVENANCE: "SLSA provenance"}
-"""The attached documents that a page names, by media type."""
+DOCUMENTS = {
+    attachments.SPDX: "SPDX",
+    SLSA: "SLSA provenance",
+    attachments.VEX: "OpenVEX",
+    VERDICT: "verdict",
+}
+"""The attached documents that a page names, by their kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +118,7 @@ def _tag(
     digests = dict.fromkeys((manifest.digest, *(each.digest for each in image.platforms.values())))
     attached = {digest: referrers(repository, digest) for digest in digests}
     entries = [entry for found in attached.values() for entry in found]
-    kinds = {str(entry.get("artifactType")) for entry in entries}
+    kinds = {kind_of(entry) for entry in entries}
     own = [str(entry.get("artifactType")) for entry in attached[manifest.digest]]
     images = [each.digest for each in image.platforms.values()] or [manifest.digest]
     verdicts = [each for digest in digests for each in verdicts_on(attached[digest], digest)]
