@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -134,6 +135,15 @@ def public_key(key: str) -> bytes:
     return _run(("public-key", f"--key={key}"), "read its public key")
 
 
+def key_text(key: str) -> str:
+    """The public key (PEM) of a key, which may be public itself."""
+    with suppress(OSError):
+        if "PUBLIC KEY" in (text := Path(key).read_text()):
+            return text
+    require_cosign()
+    return public_key(key).decode()
+
+
 def _written(work: Path, name: str, content: bytes) -> Path:
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     (work / name).write_bytes(content)
@@ -150,10 +160,14 @@ def _signing(signer: str) -> tuple[str, ...]:
     """The options that sign as a signer."""
     if identity_of(signer) is not None:
         return ("--yes", *_instance("trusted-root", "signing-config"))
-    # cosign 3 hides the option. It then signs without a transparency log, as cosign 2 reads it.
+    config = ("--use-signing-config=false",) if _as_before() else ()
+    return ("--yes", "--tlog-upload=false", *config, *_as_before(), f"--key={signer}")
+
+
+def _as_before() -> tuple[str, ...]:
+    """The option by which cosign 3, whose help hides it, signs and reads like cosign 2."""
     third = "--new-bundle-format" not in _options("sign-blob")
-    older = ("--use-signing-config=false", "--new-bundle-format=false") if third else ()
-    return ("--yes", "--tlog-upload=false", *older, f"--key={signer}")
+    return ("--new-bundle-format=false",) if third else ()
 
 
 def verifying(verifier: str) -> tuple[str, ...]:
@@ -306,8 +320,8 @@ def sign_image(repository: str, digest: str, signer: str, work: Path) -> bool:
     login = login_for(registry)
     name = HUB_KEY if registry == HUB else registry
     auths = {name: {"auth": login.basic}} if login is not None else {}
-    config = work / "config.json"  # the login is in a file while cosign runs
-    config.touch(0o600)
+    config = _written(work, "config.json", b"")  # the login is in a file while cosign runs
+    config.chmod(0o600)
     try:
         config.write_text(json.dumps({"auths": auths}))
         if _verifies(image, verifier, options, work):
@@ -326,8 +340,10 @@ def sign_image(repository: str, digest: str, signer: str, work: Path) -> bool:
 
 
 def _verifies(image: str, verifier: str, options: tuple[str, ...], config: Path) -> bool:
+    # By a key, the signature that cosign 2 reads: for cosign 3, a signed statement is one, too.
+    form = () if identity_of(verifier) else _as_before()
     try:
-        _run(("verify", *verifying(verifier), *options, image), f"verify {image}", config)
+        _run(("verify", *form, *verifying(verifier), *options, image), f"verify {image}", config)
     except WorldError as error:
         if NO_SIGNATURE.search(error.why):
             return False

@@ -8,6 +8,7 @@ Usage").  For a registry without the referrers API a tag keeps the list (distrib
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.signing import (
     BUNDLE,
     IN_TOTO,
+    identity_of,
+    key_text,
     require_cosign,
     require_key,
     sign_statement,
@@ -34,6 +37,7 @@ from builder.publish.signing import (
     statement_in,
     statement_signed_by,
     verifier_of,
+    verifying,
 )
 
 TITLE = "org.opencontainers.image.title"
@@ -295,6 +299,37 @@ def trust_of(settings: Settings, work: Path) -> Trust:
     if settings.cosign_key or settings.trusted_keys:
         require_cosign()
     return Trust(settings.cosign_key, settings.trusted_keys, work / "cosign")
+
+
+@dataclass(frozen=True, slots=True)
+class PublicSigner:
+    """Who signs, as strangers need it: a public key (PEM), or an identity and its issuer."""
+
+    key: str = ""
+    identity: str = ""
+    issuer: str = ""
+
+    def commands(self, image: str) -> tuple[str, str]:
+        """Commands that verify an image, and its verdict, which the second one prints.
+
+        A key is in the file ``cosign.pub``.
+        """
+        options = verifying(f"{self.identity};{self.issuer}" if self.identity else "cosign.pub")
+        said = [each for each in options if not each.startswith("--trusted-root=")]
+        verdict = ["cosign", "verify-attestation", f"--type={VERDICT}", *said, image]
+        return shlex.join(["cosign", "verify", *said, image]), shlex.join(verdict)
+
+
+def signers_of(settings: Settings) -> tuple[PublicSigner, ...]:
+    """The signers in the settings; raises ``WorldError`` where a key cannot be read."""
+    found = []
+    for signer in filter(None, (settings.cosign_key, *settings.trusted_keys)):
+        identity = identity_of(signer)
+        if identity is not None:
+            found.append(PublicSigner("", *identity))
+        else:
+            found.append(PublicSigner(key_text(signer)))
+    return tuple(dict.fromkeys(found))
 
 
 def require_signing(settings: Settings, work: Path) -> None:
