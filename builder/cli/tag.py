@@ -295,6 +295,7 @@ def describe(
     from builder.publish import hub as hub_page
     from builder.publish.hub import Hub
     from builder.publish.tags import repository_of
+    from builder.publish.verdicts import signers_of
 
     recipes = catalog_at()
     name = recipes.engine(recipe).recipe.image.repository
@@ -308,7 +309,9 @@ def describe(
     chosen = options.user_settings()
     hub = Hub(chosen.hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
-    page = hub_page.describe_repository(recipes, name, repository.path, tags, chosen.state_dir)
+    page = hub_page.describe_repository(
+        recipes, name, repository.path, tags, chosen.state_dir, signers_of(chosen)
+    )
     if not dry_run:
         hub.describe(repository.path, page.short, page.full)
     if as_json:

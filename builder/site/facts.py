@@ -49,10 +49,12 @@ from builder.publish.tags import Move, moves, open_repository
 from builder.publish.verdicts import (
     SLSA,
     VERDICT,
+    PublicSigner,
     kind_of,
     of_all,
     referrers,
     reproduced,
+    signers_of,
     trust_of,
     verdicts_on,
 )
@@ -301,6 +303,7 @@ class Site:
     measurements: tuple[Measurement, ...]
     compilers: tuple[Table, ...]
     compiler_threads: tuple[Thread, ...]
+    signers: tuple[PublicSigner, ...]
     composes: Mapping[str, str]
 
     def as_json(self) -> dict[str, Any]:
@@ -634,5 +637,6 @@ def collect(
         measurements=measurements(entry.receipt for entry in receipts),
         compilers=tables.load(catalog.root),
         compiler_threads=tables.threads(catalog.root),
+        signers=signers_of(settings),
         composes=compose_files(facts, images, [option for card in cards for option in card.fits]),
     )

@@ -117,7 +117,10 @@ def test_the_pages_of_a_published_image(
         text = (tmp_path / "site" / file).read_text()
         assert f"<code>docker pull {repository.name}:b9261</code>" in text
         assert "./farm build llama-cpp-b9261<" not in text
-    assert "cosign verify" in page
+    public = key.with_name("cosign.pub").read_text().strip()
+    assert f"by the key <code>{public}</code>" in page
+    verify = "cosign verify --insecure-ignore-tlog=true --key=cosign.pub"
+    assert f"<code>{verify} {repository.name}@{second.digest}</code>" in page
     assert "help: 12" in page
     # A statement that no trusted key signed is not shown, although it is newer.
     assert 'with the same digest on <time datetime="2026-11-04' in page
