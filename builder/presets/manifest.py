@@ -44,7 +44,9 @@ Repository = Annotated[
     ),
 ]
 HubName = Annotated[str, StringConstraints(max_length=200, pattern=r"^\w[\w.-]*/\w[\w.-]*$")]
-FileName = Annotated[str, StringConstraints(max_length=300, pattern=r"^\w[\w.+ -]*(?:/\w[\w.+ -]*)*$")]
+FileName = Annotated[
+    str, StringConstraints(max_length=300, pattern=r"^\w[\w.+ -]*(?:/\w[\w.+ -]*)*$")
+]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 Size = Annotated[int, Field(ge=0, le=1 << 50)]
 Count = Annotated[int, Field(ge=0, le=10**9)]

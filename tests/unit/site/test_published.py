@@ -69,7 +69,7 @@ def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) ->
     assert tag.download_size == sum(sizes)
     assert tag.update_size == sum(sizes[1:])  # both have the first layer
     assert [move.digest for move in tag.moves] == [second.digest, first.digest]
-    assert (tag.signed, tag.documents) == (True, ("SPDX",))
+    assert (tag.signed, tag.documents) == (True, ("SPDX", "verdict"))
     assert tag.platforms == {"linux/amd64": RemotePlatform(second.digest, sum(sizes), "k")}
     assert tag.checks == {"libraries": 3, "help": 12}
 
@@ -85,7 +85,7 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
     (tag,) = published_tags(repository, recipe, Settings())
     assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
     assert tag.platforms["linux/arm64"].digest == arm64.digest
-    assert (tag.documents, tag.checks) == (("SPDX",), {"libraries": 3, "help": 12})
+    assert (tag.documents, tag.checks) == (("SPDX", "verdict"), {"libraries": 3, "help": 12})
     # An image is signed, not the index.
     assert not tag.signed
 
