@@ -16,6 +16,8 @@ from builder.build.record import Record
 from builder.core.errors import FetchError
 from builder.core.settings import Settings
 from builder.image.code_paths import CodePaths
+from builder.presets import manifest
+from builder.presets.cards import machine_with
 from builder.presets.schema import PresetUse
 from builder.publish import attachments, nights, tags
 from builder.publish.registry import Manifest, RemotePlatform, Repository
@@ -158,6 +160,16 @@ def test_the_file_for_compose_of_a_published_image(registry: str, tmp_path: Path
     (service,) = file["services"].values()
     assert service["image"] == f"{repository.name}@{there.digest}"
     assert not re.search(r"(MODEL|DRAFT|MMPROJ)(\.gguf)?\b", " ".join(service["command"]))
+    # Programs get the same run, and a stranger's farm chooses it.
+    found = manifest.fetch(str(tmp_path / "site")).manifest
+    (tag,) = next(each.tags for each in found.images if each.recipe == "buun-b9304")
+    assert (tag.tag, tag.digest) == ("b9304", there.digest)
+    machine = machine_with(RECIPES.root, ["5090-laptop"])
+    ((run, listed),) = manifest.choose(found, machine, 0, "")[0]
+    assert run.preset == option.preset
+    assert run.arguments == service["command"]
+    start = manifest.commands(run, listed)[-1]
+    assert f"{repository.name}@{there.digest}" in start
     page = (tmp_path / "site" / "index.html").read_text()
     assert f'<a href="compose/{option.preset.replace("@", "%40")}.yaml"' in page
     html5lib.HTMLParser(strict=True).parse(page)
