@@ -179,16 +179,16 @@ def _choose_from(
     found = manifest.fetch(source)
     signer = _signer_of(found)
     fits, refused = manifest.choose(found.manifest, machine, context, model)
-    told = [(run, manifest.commands(run, image)) for run, image in fits]
+    found_runs = [(run, manifest.commands(run, image)) for run, image in fits]
     if as_json:
-        rows = [{**run.model_dump(), "commands": listed} for run, listed in told]
+        rows = [{**run.model_dump(), "commands": listed} for run, listed in found_runs]
         print_json({"signer": signer, "fits": rows, "excluded": refused})
     else:
-        table(FROM, [_cells_from(run) for run, _ in told])
+        table(FROM, [_cells_from(run) for run, _ in found_runs])
         for name, why in refused.items() if everything else ():
             log(f"{name}: {'; '.join(why)}")
-        if told:
-            _say("\nStart the first:\n  " + "\n  ".join(told[0][1]))
+        if found_runs:
+            _say("\nStart the first:\n  " + "\n  ".join(found_runs[0][1]))
     if not fits:
         raise FitError(f"no preset of {source} runs on {_shown(machine)}", hint="--all says why")
 

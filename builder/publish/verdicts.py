@@ -315,9 +315,9 @@ class PublicSigner:
         A key is in the file ``cosign.pub``.
         """
         options = verifying(f"{self.identity};{self.issuer}" if self.identity else "cosign.pub")
-        said = [each for each in options if not each.startswith("--trusted-root=")]
-        verdict = ["cosign", "verify-attestation", f"--type={VERDICT}", *said, image]
-        return shlex.join(["cosign", "verify", *said, image]), shlex.join(verdict)
+        shown = [each for each in options if not each.startswith("--trusted-root=")]
+        verdict = ["cosign", "verify-attestation", f"--type={VERDICT}", *shown, image]
+        return shlex.join(["cosign", "verify", *shown, image]), shlex.join(verdict)
 
 
 def signers_of(settings: Settings) -> tuple[PublicSigner, ...]:
