@@ -70,7 +70,7 @@ def identity_of(signer: str) -> tuple[str, str] | None:
     if not issuer:
         raise WorldError(
             f"the issuer of {identity}'s tokens is not known",
-            "known are those of github.com and gitlab.com",
+            "the issuers of github.com and gitlab.com are known",
             "name it in BUILDER_COSIGN_KEY and BUILDER_TRUSTED_KEYS: IDENTITY;ISSUER",
         )
     return identity, issuer

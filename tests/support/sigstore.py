@@ -1,6 +1,6 @@
 """Signers of images: each cosign that is here, and a Sigstore on loopback for identities.
 
-The public Fulcio and Rekor are out of reach of tests.  ``sigstore.cjs`` serves those of
+The public Fulcio and Rekor are out of reach of tests.  ``sigstore.cjs`` serves the ones in
 @sigstore/mock instead: real certificates, timestamps and log entries by keys that only the test
 trusts, for any token.
 """
