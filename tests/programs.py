@@ -62,7 +62,7 @@ def install_quadlet() -> None:
 
 
 def take(suite: str, packages: list[str], to: Path, *files: str) -> None:
-    """Copy programs out of packages of a suite; default: the programs with the names of the packages."""
+    """Copy programs out of packages; default: the programs with the names of the packages."""
     with downloaded(*packages, suite=suite) as found, tempfile.TemporaryDirectory() as folder:
         for package in found:
             run(["dpkg-deb", "--extract", str(package), folder], f"unpacking {package.name}")
