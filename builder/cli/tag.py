@@ -16,7 +16,7 @@ from builder.cli import options
 from builder.cli.options import catalog_at, flag, option, reason_option, reference_option
 from builder.cli.terminal import line, log, minute, print_json, table
 from builder.core import sizes
-from builder.core.errors import RegistryError
+from builder.core.errors import RegistryError, UsageError
 from builder.core.files import named_lock, workspace
 from builder.core.platforms import Platform
 
@@ -297,6 +297,7 @@ def describe(
     from builder.publish import hub as hub_page
     from builder.publish.hub import Hub
     from builder.publish.tags import repository_of
+    from builder.publish.verdicts import signers_of
 
     recipes = catalog_at()
     name = recipes.engine(recipe).recipe.image.repository
@@ -310,7 +311,9 @@ def describe(
     chosen = options.user_settings()
     hub = Hub(chosen.hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
-    page = hub_page.describe_repository(recipes, name, repository.path, tags, chosen.state_dir)
+    page = hub_page.describe_repository(
+        recipes, name, repository.path, tags, chosen.state_dir, signers_of(chosen)
+    )
     if not dry_run:
         hub.describe(repository.path, page.short, page.full)
     if as_json:
@@ -422,13 +425,17 @@ class BillFormat(StrEnum):
 
     SPDX = "spdx"
     PROVENANCE = "provenance"
+    VEX = "vex"
 
 
 def sbom(
     recipe: options.RecipeName,
     platform: options.OnePlatformOption = None,
     form: BillFormat = option(
-        "--format", "SPDX 2.3, or SLSA v1 provenance as an in-toto statement.", BillFormat.SPDX
+        "--format",
+        "SPDX 2.3; or an in-toto statement: SLSA v1 provenance, or the known faults that the image "
+        "mends or has (OpenVEX).",
+        BillFormat.SPDX,
     ),
     published: str | None = reference_option(
         "--from",
@@ -443,11 +450,11 @@ def sbom(
     """
     from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.publish import attachments as documents_of
-    from builder.publish.attachments import attached, documents
+    from builder.publish.attachments import SPDX, VEX, attached, documents
     from builder.publish.tags import repository_of
+    from builder.publish.verdicts import SLSA
 
-    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
+    kind = {BillFormat.SPDX: SPDX, BillFormat.PROVENANCE: SLSA, BillFormat.VEX: VEX}[form]
     if published is not None:
         repository = repository_of(catalog_at(), recipe, log)
         files = attached(repository, published, kind, platform)
@@ -456,4 +463,7 @@ def sbom(
     session = build_session(platform=platform)
     image, record = verified(session, recipe)
     with workspace(session.settings.cache_dir) as work:
-        typer.echo(documents(image, record, work)[kind], nl=False)
+        found = documents(image, record, work)
+    if kind not in found:
+        raise UsageError(f"{recipe} names no thread of upstream: it has no OpenVEX document")
+    typer.echo(found[kind], nl=False)

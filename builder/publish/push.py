@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from builder import __version__
 from builder.build import record as records
 from builder.build.build import BuildSession
 from builder.build.lookup import Images, contract_of
@@ -40,6 +41,7 @@ from builder.publish.registry import (
     require_within,
     updates_of,
 )
+from builder.publish.signing import IN_TOTO, sign_image
 from builder.publish.tags import (
     By,
     Move,
@@ -54,14 +56,15 @@ from builder.publish.verdicts import (
     Attachment,
     Trust,
     attach_all,
+    kind_of,
     referrers,
     require_attachments,
     require_signing,
-    sign_image,
     trust_of,
     verdict_on,
     verdict_signers,
 )
+from builder.sources.git import head_of
 
 # Which image of a registry counts: the one rule for tags, attachments and signatures.
 #
@@ -100,7 +103,8 @@ def find_published(
     trust = trust_of(session.settings, work)
     if trust.signing or trust.trusted:
         entries = referrers(repository, digest)
-        if any(verdict_signers(entries, digest, plan.key, contract_of(plan), trust)):
+        wanted = digest, plan.key, contract_of(plan)
+        if any(verdict_signers(repository, entries, wanted, trust)):
             return Verified(digest, None)
     _require_image_of_key(repository, plan, digest)
     raise _refused(plan, repository, digest, own)
@@ -618,16 +622,20 @@ class _Run:
         own = found.record if found else record  # None: a trusted verdict is attached
         missing = []
         if own is not None or digest == record.digest:
-            kinds = {str(each.get("artifactType")) for each in entries}
-            state = self.session.settings.state_dir
-            missing += missing_attachments(plan, own or record, self.recipe, kinds, state, work)
+            # A statement without a signature does not count where there is a key.
+            unsigned = IN_TOTO if self.trust.signing else ""
+            kinds = {kind_of(each) for each in entries if each.get("artifactType") != unsigned}
+            state, made = self.session.settings.state_dir, own or record
+            missing += missing_attachments(plan, made, self.recipe, kinds, state, work, self.trust)
         if own is None:
             self.sign(digest)
         else:
-            ours = verdict_signers(entries, digest, own.key, own.contract, self.trust)
+            wanted = digest, own.key, own.contract
+            ours = verdict_signers(repository, entries, wanted, self.trust)
             if not any(key == self.trust.signing or not self.trust.signing for key in ours):
                 self.sign(digest)
-                missing.append(verdict_on(own, self.trust))
+                by = {"version": __version__, "commit": head_of(self.session.catalog.root)}
+                missing.append(verdict_on(own, self.trust, by))
         if missing or notes:
             attach_all(repository, manifest(), missing + notes)
         given = order.give(manifest)

@@ -27,6 +27,7 @@ from builder.core.names import github_page
 from builder.core.sizes import version_order
 from builder.docker.gpus import version_numbers
 from builder.image import code_paths as code
+from builder.presets import manifest
 from builder.publish.nights import NightlyRun
 from builder.site.facts import CardFact, ImageFact, Option, Site
 
@@ -237,8 +238,8 @@ MARKER = ".builder-site"
 ANOTHER = "name another directory: --output DIR"
 
 
-def write(site: Site, output: Path) -> Mapping[str, int]:
-    """Write all pages and ``index.json``; bytes by path.
+def write(site: Site, output: Path, signature: str = "") -> Mapping[str, int]:
+    """Write all pages, ``index.json`` and ``manifest.json`` with its signature; bytes by path.
 
     Files of an earlier site in the directory that are no longer needed go; files of others,
     such as ``.git`` or ``CNAME``, stay.  No page is replaced before all new ones are written.
@@ -247,6 +248,9 @@ def write(site: Site, output: Path) -> Mapping[str, int]:
     before = _earlier(output)
     require_writable(output, ANOTHER)
     texts = {**pages(site), DATA: json.dumps(site.as_json(), indent=1) + "\n"}
+    texts[manifest.NAME] = site.manifest.text()
+    if signature:
+        texts[f"{manifest.NAME}{manifest.SIGNED}"] = f"{signature}\n"
     try:
         _write(texts, before, output)
     except OSError as error:

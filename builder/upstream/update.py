@@ -26,7 +26,6 @@ from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
 from builder.sources import gather, git, pypi
 from builder.sources.diff import PatchState
-from builder.sources.git import GitError
 from builder.upstream import track
 from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
 from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by
@@ -563,7 +562,7 @@ def _frozen(
     }
     origin = f"# Frozen from {entry.name}: "
     head = f"{origin}{target.name} was {target.commit}."
-    if farm := farm_commit(catalog.root):
+    if farm := git.head_of(catalog.root):
         head += f"\n# Its base, locks and patches come from commit {farm} of the farm."
     text = edit.edited(entry.whole, changes)
     schema = text.partition("\n")[0] + "\n" if text.startswith("#:") else ""
@@ -612,11 +611,3 @@ def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
     if found is None:
         raise RecipeError(f"{file.stem} would not be a valid recipe", problems=problems)
     return Entry(found.name, file, text, found)
-
-
-def farm_commit(root: Path) -> str:
-    """The commit of the repository that holds the catalog; empty where there is none."""
-    try:
-        return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
-    except GitError:
-        return ""
