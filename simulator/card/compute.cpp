@@ -164,6 +164,11 @@ cudaError_t run(const Launch& launch, const ptx::Kernel& kernel) {
     std::fputs(result.printed.c_str(), stdout);
     count(launch, result);
     if (!result.fault) return cudaSuccess;
+    using Kind = ptx::Fault::Kind;
+    if (result.fault->kind == Kind::race || result.fault->kind == Kind::uninitialized) {
+        refuse(launch, cudaErrorLaunchFailure, result.fault->text());
+        return cudaSuccess;  // computed all the same
+    }
     const cudaError_t error = error_of(result.fault->kind);
     // What a card would compute does not end its context.
     if (result.fault->kind != ptx::Fault::Kind::not_computed) break_card(launch.card, error);

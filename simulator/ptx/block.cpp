@@ -64,7 +64,7 @@ bool open_barriers(Block& block) {
         if (arrived < expected) continue;
         block.arrived[number] = 0;
         reduce(block, here);
-        if (block.watched) sync_warps(block, here, number);
+        if (block.watch != nullptr) sync_warps(block, here, number);
         for (const u32 warp : here) block.warps[warp].stop = Stop::no;
         opened = true;
     }
@@ -117,7 +117,7 @@ void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, b
     }
     if (!waits) {
         block.arrived[barrier] += threads_of(warp);
-        if (block.watched) give_clock(warp, barrier);
+        if (block.watch != nullptr) give_clock(warp, barrier);
         return;
     }
     warp.barrier = barrier;

@@ -134,7 +134,7 @@ struct Launch {
     Options options;
 };
 
-// Why a kernel ended early.
+// Why a kernel ended early; a race or an uninitialized read did not end it.
 struct Fault {
     enum class Kind {
         not_computed,   // an instruction that the interpreter lacks: `what` is the opcode
