@@ -390,6 +390,14 @@ def test_threads_may_come_to_a_barrier_by_different_ways_where_it_is_not_aligned
     assert (out == thread + np.where(thread < 40, 2, 1) + np.where(thread % 2 == 0, 100, 0)).all()
 
 
+def test_a_barrier_of_the_block_is_one_place(library: Library) -> None:
+    body = "setp.lt.u32 %p1, %r0, 32; @%p1 bra $low; bar.sync 0{0}; bra $on; $low: bar.sync 0{0}; $on: st.global.u32 [%d1], %r0;"
+    found = fault(library, body.format(""), block=64)
+    assert found.kind == "barrier"
+    assert "barrier 0 is passed at two places: warp 0 waits at line" in str(found)
+    run(library, body.format(", 64"), block=64)  # of warps that do different work
+
+
 def test_named_barriers_of_some_warps(library: Library) -> None:
     out = run(library, """
       .shared .align 4 .b8 s[512]; mov.u32 %r9, s; setp.ge.u32 %p1, %r0, 64; @%p1 bra $others; shl.b32 %r1, %r0, 2; add.u32 %r2, %r9, %r1; st.shared.u32 [%r2], %r0;
