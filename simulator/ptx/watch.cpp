@@ -324,11 +324,10 @@ void access_cell(const Access& a, GlobalCell& cell, u32 lane, u64 address, u32 b
         if (written && cell.same_block != block && cell.same_block != kAll)
             fail_between(a.warp, a.insn, lane, address, cell.writing_block, true, a.use);
         if (across) cell.reading_block = joined_blocks(cell.reading_block, block);
-        return;
+        return read_cell(a, cell, lane, address, true);
     }
-    if (a.use == Use::atomic) return;
     Watch::Write write = write_of(a, cell, lane, address, bytes, true);
-    write.other = 0;
+    if (a.use == Use::atomic) return become_writer(a, cell, lane);
     write.global = &cell;
     if (across) {
         const bool read = cell.reading_block != 0 && cell.reading_block != block;

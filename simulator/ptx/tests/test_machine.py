@@ -818,6 +818,44 @@ def test_a_copy_is_compared_when_it_is_performed(
         assert "cp.async.ca.shared.global" in found
 
 
+# Two passes over the words of a block: each thread writes one, and another thread reads it.
+PASSES = "st.global.u32 [%d1], 7; {} xor.b32 %r2, %r0, 33; mul.wide.u32 %d2, %r2, 4; add.u64 %d2, %d0, %d2; ld.global.u32 %r3, [%d2]; {} st.global.u32 [%d1], 9;"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("bar.sync 0;", "bar.sync 0;", ""),
+        ("", "bar.sync 0;", "global memory, which warp "),
+        ("bar.sync 0;", "", "global memory, which warp "),
+        ("membar.gl;", "bar.sync 0;", "global memory, which warp "),
+    ],
+)
+def test_warps_of_a_block_share_global_memory(
+    library: Library, first: str, second: str, found: str
+) -> None:
+    body = PASSES.format(first, second)
+    if found:
+        assert found in str(fault(library, body, block=64, races=1))
+    else:
+        run(library, body, block=64, races=1)
+
+
+def test_lanes_share_global_memory(library: Library) -> None:
+    body = PASSES.replace("33", "1")
+    found = str(fault(library, body.format("", ""), races=1))
+    assert "reads global memory, which lane 1 of the warp wrote with nothing between" in found
+    sync = f"bar.warp.sync {FULL};"
+    run(library, body.format(sync, sync), races=1)
+
+
+def test_bytes_of_blocks_are_compared(library: Library) -> None:
+    body = "mov.u32 %r5, %ctaid.x; cvt.u64.u32 %d2, %r5; add.u64 %d2, %d0, %d2; cvt.u16.u32 %h1, %r5; add.u16 %h1, %h1, 1; st.global.u8 [%d2], %h1; {}"
+    run(library, body.format(""), block=1, grid=4, races=1)
+    found = fault(library, body.format("st.global.u8 [%d0+2], %h1;"), block=1, grid=4, races=1)
+    assert "writes global memory, which block 0 wrote" in str(found)
+
+
 def test_a_hole_is_not_memory(library: Library) -> None:
     out = np.zeros(32, np.uint32)
     made = module(library, "st.global.u32 [%d1], %r0;")
