@@ -6,7 +6,8 @@
 // part, and values that are released and acquired, give single lanes a view of their own.
 //
 // Shuffles, votes and products of matrices bring lanes together and order no memory.  The report
-// names such an instruction.
+// names such an instruction.  Only a write after another lane's read is left out behind one: cards
+// have read by then, and ggml's attention relies on it in every loop.
 //
 // Blocks have no order at all.  Kernels with fences or ordered accesses beyond the block are not
 // compared between blocks: they may hand data from block to block.
@@ -88,17 +89,22 @@ std::string_view opcode_of(const Program& program, u32 step) {
     return text.substr(0, text.find_first_of(". "));
 }
 
+// The last instruction since `time` that brought all of the lanes together; null: none.
+const Watch::Met* last_met(Warp& warp, u32 lanes, u32 time) {
+    const auto& met = clock_of(warp).met;
+    for (auto each = met.rbegin(); each != met.rend() && each->time >= time; ++each) {
+        if ((each->lanes & lanes) == lanes) return &*each;
+    }
+    return nullptr;
+}
+
 // What stands between an access of another thread and this one of `lane`.
 std::string between(Warp& warp, u32 lane, u32 thread, u32 time) {
     if (thread / kLanes != warp.number) return "with no barrier between";
-    const u32 both = u32{1} << lane | u32{1} << thread % kLanes;
-    const auto& met = clock_of(warp).met;
-    for (auto each = met.rbegin(); each != met.rend(); ++each) {
-        if (each->time < time || (each->lanes & both) != both) continue;
-        return "with only " + std::string(opcode_of(*warp.block->program, each->step)) +
-               " between, which orders no memory";
-    }
-    return "with nothing between";
+    const auto* const met = last_met(warp, u32{1} << lane | u32{1} << thread % kLanes, time);
+    if (met == nullptr) return "with nothing between";
+    return "with only " + std::string(opcode_of(*warp.block->program, met->step)) +
+           " between, which orders no memory";
 }
 
 [[noreturn]] void fail(Warp& warp, const Insn& insn, u32 lane, u64 address, Use use, bool global,
@@ -223,9 +229,15 @@ u32 races_with_touch(const Access& a, const Touch& first, u32 lane, const Touch*
     const u32 me = thread_of(a.warp, lane);
     for (const Touch* touch = &first; touch->warp != 0; touch = &a.watch.pool[touch->next]) {
         const u32 from = (touch->warp - 1u) * kLanes;
-        for (u32 left = touch->lanes; left != 0; left &= left - 1) {
+        const bool own_read = touch->kind == Touch::kRead && from / kLanes == a.warp.number;
+        u32 left = touch->lanes;
+        // What lanes read before they come together, they have read when one of them writes.
+        if (own_read && last_met(a.warp, left | u32{1} << lane, touch->time) != nullptr) left = 0;
+        for (; left != 0; left &= left - 1) {
             const u32 thread = from + static_cast<u32>(__builtin_ctz(left));
             if (thread == me || a.knows.before(lane, thread, touch->time)) continue;
+            const u32 both = u32{1} << lane | u32{1} << thread % kLanes;
+            if (own_read && last_met(a.warp, both, touch->time) != nullptr) continue;
             if (touch->kind == Touch::kWrote && touch->time == a.now && from / kLanes == a.warp.number)
                 continue;
             *found = touch;

@@ -25,17 +25,23 @@ def test_the_reason_of_an_abort_is_named_not_its_backtrace(output: str, why: str
     assert (found.outcome, found.why) == (Outcome.DIFFERS, why)
 
 
-RACE = "race: reads shared memory at offset 4, which lane 7 of the warp wrote with only shfl between, which orders no memory in _Z6helperILi2EEvPi, PTX line 523: ld.shared.u32 %r2, [%r3]"
-UNWRITTEN = "uninitialized: reads shared memory at offset 16, which nothing has written yet in _Z5sliceIfEvPf, PTX line 7: ld.shared.f32 %f1, [%r1]"
+RACE = (
+    "race: reads shared memory at offset 4, which lane 7 of the warp wrote with only shfl between, "
+    "which orders no memory in _Z6helperILi2EEvPi, PTX line 523: ld.shared.u32 %r2, [%r3]"
+)
+UNWRITTEN = (
+    "uninitialized: reads shared memory at offset 16, which nothing has written yet "
+    "in _Z5sliceIfEvPf, PTX line 7: ld.shared.f32 %f1, [%r1]"
+)
 GAP = "not computed: mbarrier.init.shared.b64"
+KERNELS = {RACE: "_Z6helperILi2EEvPi", UNWRITTEN: "_Z5sliceIfEvPf"}
 
 
 def reported(*whys: str) -> Report:
-    kernels = {RACE: "_Z6helperILi2EEvPi", UNWRITTEN: "_Z5sliceIfEvPf"}
-    found = [
-        Violation(kernel=kernels.get(why[: len(RACE)], "_Z5otherv"), error="", why=why, stack=0, count=1)
-        for why in whys
-    ]  # fmt: skip
+    found = []
+    for why in whys:
+        kernel = KERNELS.get(why[: len(RACE)], "_Z5otherv")
+        found.append(Violation(kernel=kernel, error="", why=why, stack=0, count=1))
     return Report.model_construct(violations=tuple(found))
 
 
