@@ -12,6 +12,8 @@ namespace {
 
 // Backward branches before another warp runs; in a cooperative grid most of them only wait.
 constexpr s64 kSlice = 20'000, kShortSlice = 200;
+// Rounds in which all warps only wait for mbarriers, after which nobody is expected to come.
+constexpr u32 kFruitless = 100'000;
 
 u32 threads_of(const Warp& warp) {
     return static_cast<u32>(__builtin_popcount(warp.started & ~warp.exited));
@@ -120,6 +122,25 @@ bool open_barriers(Block& block) {
                   false}};
 }
 
+[[noreturn]] void raise_incomplete(Block& block) {
+    for (Warp& warp : block.warps) {
+        if (warp.stop != Stop::poll) continue;
+        const Insn* insn = &block.program->code[warp.pc];
+        for (u32 pc = warp.pc; pc-- > 0 && pc + 64 > warp.pc;) {
+            const Insn& before = block.program->code[pc];
+            if (before.step == kAll ||
+                block.program->lines[before.step].text.find("_wait") == std::string::npos)
+                continue;
+            insn = &before;
+            break;
+        }
+        raise(warp, *insn, static_cast<u32>(__builtin_ctz(warp.lanes)), Fault::Kind::barrier,
+              "the phase of an mbarrier is never completed: arrivals or bytes are missing, and all "
+              "threads of the block wait");
+    }
+    raise_deadlock(block);
+}
+
 }  // namespace
 
 void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, bool waits) {
@@ -145,12 +166,13 @@ void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, b
 }
 
 bool run_block(Block& block) {
-    bool ran = false;
+    bool ran = false, only_polls = true;
     for (Warp& warp : block.warps) {
         if (warp.stop == Stop::done || waits(warp)) continue;
         warp.slice = block.launch->cooperative ? kShortSlice : kSlice;
         run_warp(warp, block.program->code.data());
         ran = true;
+        only_polls &= warp.stop == Stop::poll || warp.stop == Stop::done;
         const u64 most = block.launch->options.most_instructions;
         if (most != 0 && warp.warp_instructions > most) {
             const Insn& insn = block.program->code[warp.pc];
@@ -163,7 +185,10 @@ bool run_block(Block& block) {
     bool all_done = true;
     for (const Warp& warp : block.warps) all_done &= warp.stop == Stop::done;
     if (all_done) return true;
-    if (!open_barriers(block) && !ran) raise_deadlock(block);
+    if (open_barriers(block)) return false;
+    if (!ran) raise_deadlock(block);
+    block.fruitless = only_polls ? block.fruitless + 1 : 0;
+    if (block.fruitless > kFruitless && !block.launch->cooperative) raise_incomplete(block);
     return false;
 }
 

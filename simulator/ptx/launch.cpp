@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "machine.h"
+#include "lower.h"
 #include "watch.h"
 
 namespace ptx {
@@ -170,6 +171,8 @@ private:
         at += local;
         block.warps.resize(warps);
         std::fill(std::begin(block.arrived), std::end(block.arrived), 0);
+        block.bulk.clear();
+        block.fruitless = 0;
         for (u32 i = 0; i < warps; ++i, at += registers) {
             Warp& warp = block.warps[i];
             std::vector<Path> paths = std::move(warp.paths);
@@ -189,6 +192,7 @@ private:
     }
 
     void finish(Block& block) {
+        variant().finish_block(block);
         if (block.watch != nullptr) settle_writes(block);
         const std::lock_guard lock(mutex_);
         if (block.watch != nullptr && !race_) race_ = block.watch->found;

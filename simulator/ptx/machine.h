@@ -96,6 +96,7 @@ enum class Stop : u8 {
     done,
     yield,  // the slice is used up
     park,   // this path cannot go on, another one may
+    poll,   // as yield, and it waits for an mbarrier
 };
 
 struct AsyncCopy {
@@ -104,6 +105,23 @@ struct AsyncCopy {
     bool committed;
     Insn insn;
     std::shared_ptr<const Knows> knows;  // of the warp when it was issued; null: not watched
+};
+
+// A bulk copy that was issued (ops/bulk.cpp).
+struct BulkCopy {
+    struct Piece {
+        u8* to;
+        const u8* from;  // null: BulkCopy::fill
+        u32 bytes;
+    };
+    u32 warp = 0, lane = 0;
+    u8* barrier = nullptr;  // the mbarrier it completes on; null: a group
+    u32 bytes = 0;          // that it reports there
+    bool arrives = false;   // an arrival after the warp's copies by cp.async
+    u32 group = 0;          // of its thread, counted from 1; 0: not committed
+    u8 fill = 0, how = 0;
+    Type type = Type::none;
+    std::vector<Piece> pieces;
 };
 
 struct Block;
@@ -134,6 +152,7 @@ struct alignas(64) Warp {
     u32 barrier = 0, barrier_threads = 0;
     u32 reduce_operand = 0, reduce_kind = 0, reduce_input = 0;
     std::vector<AsyncCopy> copies;
+    u32 bulk_groups[kLanes] = {};  // that each thread committed
     u64 checksum = 0;
     u32 carry = 0;  // CC.CF (PTX ISA 9.7.2), a bit a lane
 };
@@ -153,6 +172,8 @@ struct Block {
     u32 threads = 0;
     u32 arrived[16] = {};  // threads that bar.arrive counted at each barrier
     std::shared_ptr<Watch> watch;  // null: races and uninitialized reads are not looked for
+    std::vector<BulkCopy> bulk;  // not performed yet
+    u32 fruitless = 0;  // rounds in which all warps only waited for mbarriers
     std::function<void(const std::string&)> print;
     // What cooperative groups find through %envreg1 and %envreg2 (driver_abi.h): its size and the
     // counter of the grid's barrier.  0: the launch is not cooperative.
@@ -225,6 +246,8 @@ void give_clock(Warp& warp, u32 barrier);
 // What the lanes know when a copy is issued, which counts when it is performed.
 std::shared_ptr<const Knows> known_now(Warp& warp);
 void watch_copy(Warp& warp, const AsyncCopy& copy, const std::function<void()>& perform);
+// mbarrier: the warp goes on after all that gave theirs.
+void take_clock(Warp& warp, u32 barrier);
 
 // ---- system.cpp: what leaves the arithmetic ----
 

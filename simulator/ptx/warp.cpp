@@ -195,7 +195,7 @@ void run_warp(Warp& warp, const Insn* code) {
             lanes == kAll ? kLanes : static_cast<u64>(__builtin_popcount(lanes));
         insn.run(warp, insn, lanes);
     }
-    if (warp.stop == Stop::yield && warp.live_paths > 1) {
+    if ((warp.stop == Stop::yield || warp.stop == Stop::poll) && warp.live_paths > 1) {
         // Threads that spin must not keep the others of their warp from running.
         const s32 spinning = warp.current;
         save(warp);

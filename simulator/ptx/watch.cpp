@@ -470,7 +470,7 @@ void start_watch(Block& block, GlobalShadow* global) {
     watch.global = global;
     watch.pool.resize(1);
     watch.unused = 0;
-    for (Watch::Given& given : watch.given) given = {};
+    watch.given.clear();
     watch.messages.clear();
     watch.writes.clear();
     watch.found.reset();
@@ -613,6 +613,19 @@ void give_clock(Warp& warp, u32 barrier) {
     raise_to(given.warps, *clock.knows.warps);
     given.warps[warp.number] = clock.now++;
     given.lanes = joined(given.lanes, views_of(clock, alive(warp)));
+}
+
+void take_clock(Warp& warp, u32 barrier) {
+    settle_writes(*warp.block);
+    const auto found = warp.block->watch->given.find(barrier);
+    if (found == warp.block->watch->given.end()) return;
+    Watch::Clock& clock = clock_of(warp);
+    std::vector<u32> all = *clock.knows.warps;
+    raise_to(all, found->second.warps);
+    clock.knows.warps = std::make_shared<std::vector<u32>>(std::move(all));
+    if (found->second.lanes == nullptr) return;
+    if (clock.knows.lanes.empty()) clock.knows.lanes.resize(kLanes);
+    for (View& view : clock.knows.lanes) view = joined(view, found->second.lanes);
 }
 
 void sync_warps(Block& block, const std::vector<u32>& warps, u32 barrier) {

@@ -107,7 +107,7 @@ struct Watch {
     Warp* writing = nullptr;
     Insn insn;
     u32 written = 0;
-    Given given[16];
+    std::unordered_map<u32, Given> given;  // by barrier, or by mbarrier (ops/mbarrier.cpp)
     std::unordered_map<u64, View> messages;  // by address: what came before a release
     std::optional<Fault> found;              // the kernel goes on without being watched
 };

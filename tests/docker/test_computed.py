@@ -35,11 +35,11 @@ done
 """
 CASES = [
     *("adds", "reduces", "counts", "variables", "replay", "moves", "launches", "texts", "products"),
-    *("beyond", "misaligned", "pageable", "lacking", "two_cards", "unwritten"),
+    *("beyond", "misaligned", "pageable", "lacking", "two_cards", "unwritten", "tiles"),
 ]
 STORED = ("stored", "plain", "unknown")
 RUNS = [*(("computed", case) for case in CASES), *((name, "sum") for name in STORED)]
-RACES = [("computed", case) for case in ("races", "reduces", "unwritten")]
+RACES = [("computed", case) for case in ("races", "reduces", "unwritten", "tiles")]
 OK = "cudaSuccess"
 Ran = Mapping[tuple[str, str], Case]
 
@@ -234,8 +234,16 @@ def test_an_instruction_that_is_not_computed_is_named(ran: Ran) -> None:
     case = ran["computed", "lacking"]
     assert (case.told("launch"), case.told("wait")) == ("cudaErrorNotSupported", OK)
     [(_, why)] = case.violations()
-    assert why.startswith("not computed: mbarrier.init")
-    assert case.report["violations"][0]["kernel"] == "_Z5waitsPi"
+    assert why.startswith("not computed: vadd4")
+    assert case.report["violations"][0]["kernel"] == "_Z5lacksPi"
+
+
+def test_boxes_of_a_tensor_are_moved_by_maps_that_the_driver_made(ran: Ran) -> None:
+    case = ran["computed", "tiles"]
+    assert (case.number("encode"), case.told("wait"), case.number("wrong")) == (0, OK, 0)
+    for wrong in ("no width", "no multiple of 16 bytes", "wider than its swizzle"):
+        assert case.number(wrong) == 1, wrong  # CUDA_ERROR_INVALID_VALUE
+    assert case.violations() == []
 
 
 def test_a_missing_barrier_is_found(

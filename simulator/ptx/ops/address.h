@@ -186,6 +186,9 @@ PTX_INLINE void locate(Warp& w, const Insn& i, u32 operand, u32 lanes, u32 bytes
     find_lanes(w, i, lanes, a, space, bytes, use, out);
 }
 
+// Adds what was stored to global memory to the warp's checksum (memory.cpp).
+void add_checksum(Warp& w, const u8* at, u32 bytes);
+
 // Space::generic where the instruction names none.
 inline Space take_space(Lowering& l) {
     Space space = Space::generic;

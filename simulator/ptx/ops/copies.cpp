@@ -2,7 +2,7 @@
 // that forgets to wait reads what was there.
 #include <algorithm>
 
-#include "address.h"
+#include "mbarrier.h"
 
 namespace ptx::PTX_VARIANT {
 
@@ -139,6 +139,8 @@ bool cp(Lowering& l) {
 }
 
 }  // namespace
+
+void complete_async(Warp& w) { perform(w, static_cast<u32>(w.copies.size())); }
 
 extern const Entry kCopies[];
 const Entry kCopies[] = {{"cp", cp}, {nullptr, nullptr}};

@@ -4,6 +4,19 @@
 
 namespace ptx::PTX_VARIANT {
 
+// The sum does not depend on the order of stores; addresses count from the allocation's start.
+void add_checksum(Warp& w, const u8* at, u32 bytes) {
+    const auto address = reinterpret_cast<u64>(at);
+    u64 from = 0;
+    for (const Warp::Known& k : w.known) from = address - k.from < k.to - k.from ? k.from : from;
+    if (from == 0) return;  // not global memory
+    for (u32 n = 0; n < bytes; ++n) {
+        u64 v = (address - from + n) * 0x9e3779b97f4a7c15ULL + at[n];
+        v = (v ^ v >> 32) * 0xd6e8feb86659fd93ULL;
+        w.checksum += v ^ v >> 29;
+    }
+}
+
 namespace {
 
 template <class T>
@@ -52,20 +65,9 @@ void ld(Warp& w, const Insn& i, u32 lanes) {
     }
 }
 
-// The sum does not depend on the order of stores; addresses count from the allocation's start.
-[[gnu::noinline]] void add_checksum(Warp& w, const Lanes& where, u32 lanes, u32 bytes) {
+[[gnu::noinline]] void add_checksums(Warp& w, const Lanes& where, u32 lanes, u32 bytes) {
     for (u32 l = 0; l < kLanes; ++l) {
-        if (!has(lanes, l)) continue;
-        const auto address = reinterpret_cast<u64>(where.at[l]);
-        u64 from = 0;
-        for (const Warp::Known& k : w.known)
-            from = address - k.from < k.to - k.from ? k.from : from;
-        if (from == 0) continue;  // not global memory
-        for (u32 n = 0; n < bytes; ++n) {
-            u64 v = (address - from + n) * 0x9e3779b97f4a7c15ULL + where.at[l][n];
-            v = (v ^ v >> 32) * 0xd6e8feb86659fd93ULL;
-            w.checksum += v ^ v >> 29;
-        }
+        if (has(lanes, l)) add_checksum(w, where.at[l], bytes);
     }
 }
 
@@ -105,7 +107,7 @@ void st(Warp& w, const Insn& i, u32 lanes) {
         i.order == Order::weak)
         watch_values<M, R>(w, i, lanes, where);
     if (__builtin_expect(w.block->launch->options.checksum, 0))
-        add_checksum(w, where, lanes, sizeof(M) * i.count);
+        add_checksums(w, where, lanes, sizeof(M) * i.count);
 }
 
 template <class M>
@@ -225,7 +227,11 @@ bool select_fence(Lowering& l) {
     l.insn().order = other ? Order::weak : Order::acq_rel;
     take_order(l);
     if (other) l.insn().order = Order::weak;
-    for (const std::string_view part : l.statement().parts) l.take(part);
+    l.ignore({"sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "gl", "sys", "proxy",
+              "alias", "async", "global", "mbarrier_init", "async::generic",
+              "tensormap::generic"});
+    l.ignore_prefix("shared::");
+    l.ignore_prefix("sync_restrict::");
     l.insn().run = fence_h;
     return true;
 }
