@@ -65,6 +65,7 @@ bool open_barriers(Block& block) {
         block.arrived[number] = 0;
         reduce(block, here);
         if (block.watched) sync_warps(block, here, number);
+        if (block.launch->overlap != nullptr) share_wait(block, here);
         for (const u32 warp : here) block.warps[warp].stop = Stop::no;
         opened = true;
     }

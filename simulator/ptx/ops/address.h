@@ -168,6 +168,8 @@ inline void find_lanes(Warp& w, const Insn& i, u32 lanes, u64* a, Space space, u
             place(out, a, 0, low, high, lanes, bytes);
             if (__builtin_expect(block.sharing != nullptr, 0))
                 watch_global(w, i, lanes, out.at, bytes, use);
+            if (__builtin_expect(block.launch->overlap != nullptr, 0))
+                watch_works(w, i, lanes, out.at, bytes, use);
             return;
     }
 }

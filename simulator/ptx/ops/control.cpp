@@ -159,13 +159,13 @@ const Entry kControl[] = {
 
 extern const Entry kInteger[], kBits[], kFloat[], kApprox[], kLogic[], kMove[], kCompare[],
     kMemory[], kConvert[], kHalf[], kAtomics[], kWarpWide[], kMatrix[], kMatrixMemory[], kWmma[],
-    kCopies[], kCalls[];
+    kCopies[], kCalls[], kGrids[];
 
 namespace {
 const Entry* const kTables[] = {kLogic,    kMove,    kCompare, kInteger, kBits,
                                 kFloat,    kMemory,  kConvert, kApprox,  kHalf,
                                 kWarpWide, kAtomics, kControl, kMatrix,  kMatrixMemory,
-                                kWmma,     kCopies,  kCalls,   nullptr};
+                                kWmma,     kCopies,  kCalls,   kGrids,   nullptr};
 }  // namespace
 
 #define PTX_TEXT(x) PTX_TEXT_(x)
