@@ -61,23 +61,15 @@ u32 Works::with_reader(Overlap& by, u32 readers, bool ready) {
 }
 
 // False: a conflict.
-bool Works::touch_cell(Overlap& by, Cell& cell, Touch use, bool ready, bool read_only,
-                       Conflict* found) {
+bool Works::touch_cell(Overlap& by, Cell& cell, Touch use, bool ready, Conflict* found) {
     const u32 writer = cell.writer & ~kAtomic;
     const bool both_atomic = use == Touch::atomic && (cell.writer & kAtomic) != 0;
     if (writer != by.number && writer != by.known_writer[ready] && writer != 0 && !both_atomic) {
         if (!by.after(writer, ready)) {
-            *found = {writer, true, false, 0};
+            *found = {writer, true, 0};
             return false;
         }
         by.known_writer[ready] = writer;
-    }
-    // Such a load may be done at any time of the kernel (PTX ISA 9.7.9.8: "read-only for the
-    // duration of the kernel"), so the wait does not order it.
-    if (read_only && writer != by.number && !by.early.empty() && writer != 0 &&
-        !by.after(writer, false)) {
-        *found = {writer, true, true, 0};
-        return false;
     }
     if (use == Touch::read) {
         if (writer == by.number || cell.readers == by.number) return true;
@@ -90,7 +82,7 @@ bool Works::touch_cell(Overlap& by, Cell& cell, Touch use, bool ready, bool read
     }
     const auto complete = [&](u32 reader) {
         if (by.after(reader, ready)) return true;
-        *found = {reader, false, false, 0};
+        *found = {reader, false, 0};
         return false;
     };
     if (cell.readers != 0 && cell.readers != by.number &&
@@ -115,7 +107,7 @@ void Works::refine(Page& page, u32 shift) {
     page.shift = shift;
 }
 
-Conflict Works::touch(Overlap& by, u64 address, u64 bytes, Touch use, bool ready, bool read_only) {
+Conflict Works::touch(Overlap& by, u64 address, u64 bytes, Touch use, bool ready) {
     constexpr u64 kPage = u64{1} << kPageShift;
     for (const u64 end = address + bytes; address < end;) {
         const u64 start = address % kPage, length = std::min(end - address, kPage - start);
@@ -123,7 +115,7 @@ Conflict Works::touch(Overlap& by, u64 address, u64 bytes, Touch use, bool ready
         refine(page, static_cast<u32>(__builtin_ctzll(start | length)));
         for (u64 at = start; at < start + length; at += u64{1} << page.shift) {
             Conflict found;
-            if (touch_cell(by, page.cells[at >> page.shift], use, ready, read_only, &found))
+            if (touch_cell(by, page.cells[at >> page.shift], use, ready, &found))
                 continue;
             found.address = address - start + at;
             return found;
@@ -155,11 +147,6 @@ void Works::forget(u64 address, u64 bytes) {
 std::string sentence(const Overlap& by, const Conflict& found, const std::string& verb, bool ready) {
     const std::string other = by.works.name(found.other);
     const std::string what = verb + " memory that " + other + (found.wrote ? " writes" : " reads");
-    if (found.read_only) {
-        return verb + " by ld.global.nc what " + other +
-               " writes, which this launch may overlap: such a load may come before the wait. Leave "
-               "out const or __restrict__, or launch without programmatic stream serialization";
-    }
     const auto may_run = [&](const std::vector<u32>& running) {
         return std::find(running.begin(), running.end(), found.other) != running.end();
     };

@@ -36,8 +36,7 @@ enum class Touch : u8 { read, write, atomic };
 // A work and another one that it is not ordered with; `other` 0: there is none.
 struct Conflict {
     u32 other = 0;
-    bool wrote = false;       // else the other one read
-    bool read_only = false;   // by ld.global.nc
+    bool wrote = false;  // else the other one read
     u64 address = 0;
 };
 
@@ -71,8 +70,7 @@ public:
     // `name`: as a finding says it, "the kernel k in stream 3".
     std::shared_ptr<Overlap> begin(std::string name, u32 timeline, u32 tick, Clock before);
     // Compares with what others did to these bytes, and notes it.
-    Conflict touch(Overlap& by, u64 address, u64 bytes, Touch use, bool ready = true,
-                   bool read_only = false);
+    Conflict touch(Overlap& by, u64 address, u64 bytes, Touch use, bool ready = true);
     void forget(u64 address, u64 bytes);
     const std::string& name(u32 work) const { return *all_[work].name; }
     std::pair<u32, u32> place(u32 work) const { return {all_[work].timeline, all_[work].tick}; }
@@ -94,7 +92,7 @@ private:
     };
     static constexpr u32 kPageShift = 12, kAtomic = u32{1} << 31, kSet = u32{1} << 31;
 
-    bool touch_cell(Overlap& by, Cell& cell, Touch use, bool ready, bool read_only, Conflict* found);
+    bool touch_cell(Overlap& by, Cell& cell, Touch use, bool ready, Conflict* found);
     u32 with_reader(Overlap& by, u32 readers, bool ready);
     static void refine(Page& page, u32 shift);
 

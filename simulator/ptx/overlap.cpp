@@ -11,14 +11,13 @@ namespace ptx {
 namespace {
 
 // Of an instruction that accesses memory; Overlap::kinds.
-enum Kind : u8 { unknown, plain, read_only, strong };
+enum Kind : u8 { unknown, plain, strong };
 
 Kind kind_of(std::string_view text) {
     if (text.starts_with('@')) text.remove_prefix(std::min(text.find_first_of(" \t"), text.size()));
     text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
     const std::string opcode = std::string(text.substr(0, text.find_first_of(" \t"))) + ".";
     const auto has = [&](const char* part) { return opcode.find(part) != std::string::npos; };
-    if (has(".nc.")) return read_only;
     for (const char* const part :
          {".volatile.", ".relaxed.", ".acquire.", ".release.", ".acq_rel.", ".sc.", ".mmio."}) {
         if (has(part)) return strong;
@@ -47,8 +46,7 @@ void watch_works(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u
     u64 first = 0, end = 0;
     const auto flush = [&] {
         if (first == end || first - block.workspace.base < block.workspace.size) return;
-        const Conflict found =
-            by.works.touch(by, first, end - first, touch, ready, kind == read_only);
+        const Conflict found = by.works.touch(by, first, end - first, touch, ready);
         if (found.other == 0) return;
         u32 lane = 0;
         while ((lanes >> lane & 1) == 0 ||

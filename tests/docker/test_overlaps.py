@@ -31,7 +31,6 @@ FAULTY = {
     "weights": "the kernel _Z5twicePKfPf in stream 2 writes, before griddepcontrol.wait",
     "weights_of_the_one_before": "_Z5twicePKfPf in stream 2 writes, before griddepcontrol.wait",
     "captured_weights": "_Z5twicePKfPf of a graph in stream 2 writes, before griddepcontrol.wait",
-    "reads_nc": "reads by ld.global.nc what the kernel _Z5twicePKfPf in stream 2 writes",
     "streams": f"reads memory that the kernel _Z7forgetsPKfPf in stream 2 writes, {UNORDERED}",
     "event_before": f"the kernel _Z7forgetsPKfPf in stream 2 writes, {UNORDERED}",
     "overwrites": f"writes memory that the kernel _Z7forgetsPKfPf in stream 2 reads, {UNORDERED}",

@@ -55,13 +55,6 @@ __global__ void leaves(const float* in, float* out, int count) {
     wait_for_grids();
     out[place()] = in[place()];
 }
-// Reads through the read-only cache what the kernel before may still write.
-__global__ void reads_nc(const float* in, float* out) {
-    wait_for_grids();
-    float value;
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(in + place()));
-    out[place()] = value;
-}
 __global__ void counts(unsigned* total) { atomicAdd(total, 1u); }
 __global__ void marks(unsigned char* bytes, int first) { bytes[2 * threadIdx.x + first] = 1; }
 
@@ -165,15 +158,6 @@ const std::map<std::string, void (*)(Buffers&)> kCases = {
     {"no_leaves", [](Buffers& x) {
         launch(twice, x.s, true, (const float*)x.a, x.b);
         launch(leaves, x.s, true, (const float*)x.b, x.c, 100);
-    }},
-    {"reads_nc", [](Buffers& x) {
-        launch(twice, x.s, true, (const float*)x.a, x.b);
-        launch(reads_nc, x.s, true, (const float*)x.b, x.c);
-    }},
-    {"no_reads_nc", [](Buffers& x) {
-        launch(twice, x.s, true, (const float*)x.a, x.b);
-        launch(twice, x.s, true, (const float*)x.a, x.c);
-        launch(reads_nc, x.s, true, (const float*)x.b, x.d);
     }},
     {"no_overlap_behind_a_wait", [](Buffers& x) {
         launch(twice, x.s, true, (const float*)x.a, x.b);
