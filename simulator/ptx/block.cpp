@@ -86,6 +86,7 @@ bool open_barriers(Block& block) {
         block.arrived[number] = 0;
         reduce(block, here);
         if (block.watch != nullptr) sync_warps(block, here, number);
+        if (block.launch->overlap != nullptr) share_wait(block, here);
         for (const u32 warp : here) block.warps[warp].stop = Stop::no;
         opened = true;
     }

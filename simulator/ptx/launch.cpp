@@ -105,7 +105,8 @@ public:
         const u64 blocks = launch_.grid.volume();
         auto threads = static_cast<unsigned>(
             std::min<u64>(launch_.options.threads == 0 ? cores : launch_.options.threads, blocks));
-        if (launch_.options.races || launch_.options.uninitialized) threads = 1;
+        if (launch_.options.races || launch_.options.uninitialized || launch_.overlap != nullptr)
+            threads = 1;
         global_.between_blocks = !launch_.cooperative && !program_.orders && blocks > 1;
         Pool::get().run(threads, [this, threads] {
             const Environment environment;

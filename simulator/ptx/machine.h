@@ -155,6 +155,7 @@ struct alignas(64) Warp {
     u32 bulk_groups[kLanes] = {};  // that each thread committed
     u64 checksum = 0;
     u32 carry = 0;  // CC.CF (PTX ISA 9.7.2), a bit a lane
+    bool waited = false, triggered = false;  // griddepcontrol: by a thread of the warp
 };
 
 struct Block {
@@ -248,6 +249,16 @@ std::shared_ptr<const Knows> known_now(Warp& warp);
 void watch_copy(Warp& warp, const AsyncCopy& copy, const std::function<void()>& perform);
 // mbarrier: the warp goes on after all that gave theirs.
 void take_clock(Warp& warp, u32 barrier);
+
+// ---- overlap.cpp: this launch and other works, where Launch::overlap is given ----
+
+// Raises a fault where another work touches the memory and nothing orders the two.
+void watch_works(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
+// griddepcontrol.wait and .launch_dependents (PTX ISA 9.7.13).
+void wait_for_grids(Warp& warp);
+void launch_dependents(Warp& warp);
+// These warps passed a barrier: what one of them waited for, all have.
+void share_wait(Block& block, const std::vector<u32>& warps);
 
 // ---- system.cpp: what leaves the arithmetic ----
 

@@ -169,6 +169,8 @@ inline void find_lanes(Warp& w, const Insn& i, u32 lanes, u64* a, Space space, u
             place(out, a, 0, low, high, lanes, bytes);
             if (__builtin_expect(block.watch != nullptr, 0) && !i.later && space != Space::constant)
                 watch_access(w, i, lanes, out.at, bytes, use, false);
+            if (__builtin_expect(block.launch->overlap != nullptr, 0))
+                watch_works(w, i, lanes, out.at, bytes, use);
             return;
     }
 }

@@ -250,8 +250,6 @@ const Entry kMemory[] = {
     {"createpolicy", select_nothing},
     {"membar", select_fence},
     {"fence", select_fence},
-    // 9.7.13: grids run one after the other, so a dependency on an earlier one is met.
-    {"griddepcontrol", select_nothing},
     {"pmevent", select_nothing},
     {"setmaxnreg", select_nothing},
     {nullptr, nullptr}};
