@@ -32,7 +32,7 @@ from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
-from simulator.report import Report
+from simulator.report import RACES, Report
 from simulator.work import function_of
 
 # Cases of ggml's test-backend-ops: all cases of a tree, and the choice that an image must pass.
@@ -296,6 +296,8 @@ ABORTED = re.compile(r"\S+\.(?:cuh?|c|cpp|h):\d+: ")
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
 MOST = 16 << 20  # bytes of output: trees have up to 20,000 cases
 NAMES = 100_000  # characters of names in one argument (execve(2): MAX_ARG_STRLEN is 131,072)
+SOURCE_LINE = re.compile(r"from (?:\S*/)?([^/\s]+:\d+)")
+PTX_LINE = re.compile(r"(PTX line \d+)")
 ENDS = 10  # programs that may end in the middle before the others are given up
 EXPLAINED = 6  # cases that are run again alone
 NAMED = 4  # kernels that a message names
@@ -332,6 +334,8 @@ class NumbersTrial:
     """The cases that could not be added to the tree's, each with the reason."""
     operations: Set[str] = frozenset()
     """The operations of the tree's list that the engine computes on a card."""
+    races: dict[str, str] = field(default_factory=dict)
+    """What ``races`` found in all cases together."""
     cpu_code: str = ""
     """The file of the CPU code that ggml chose for this machine; empty: it has one for all."""
     _runs: Iterator[int] = field(default_factory=count)
@@ -345,15 +349,10 @@ class NumbersTrial:
         listed, chains = self._listed()
         self.operations = {case.operation for case in (*listed, *chains) if case.supported}
         chosen = {each.title: each.chosen([*listed, *chains]) for each in groups()}
-        titles = {case.name: title for title, found in chosen.items() for case in found}
+        wanted = {case.name for found in chosen.values() for case in found}
         compared: dict[str, CaseResult] = {}
         for part in (listed, chains):  # a run computes its cases in the tree's order
-            found = list(self._compare([case for case in part if case.name in titles]))
-            equal = [each.case for each in found if each.outcome is Outcome.EQUAL]
-            last = {titles[case.name]: case for case in equal}
-            # Numbers show a race only where the warp that should come first does not.
-            raced = self._compare([each for each in equal if each in last.values()], races=True)
-            found += (each for each in raced if each.outcome is Outcome.DIFFERS)
+            found = self._compare([case for case in part if case.name in wanted])
             compared |= {each.case.name: each for each in found}
         for group in groups():
             yield group, [compared[case.name] for case in chosen[group.title]]
@@ -371,7 +370,7 @@ class NumbersTrial:
         self.lacking = lacking(run.done.output)
         return [each.case for each in run.results.values()], chains(run.done.output)
 
-    def _compare(self, chosen: Sequence[Case], *, races: bool = False) -> Iterator[CaseResult]:
+    def _compare(self, chosen: Sequence[Case]) -> Iterator[CaseResult]:
         """The outcome of cases, which are in the tree's order.
 
         A case in which the program ends is named, and those behind it are tried in another run.
@@ -382,16 +381,16 @@ class NumbersTrial:
         while waiting and ended < ENDS:
             sizes = accumulate(len(case.name) + 1 for case in waiting)
             part = waiting[: max(1, sum(size <= NAMES for size in sizes))]
-            run = self._run("test", ",".join(case.name for case in part), races=races)
-            if run.report is not None and not races:
+            run = self._run("test", ",".join(case.name for case in part))
+            if run.report is not None:
                 self.kernels |= run.report.kernels
                 self.launched += run.report.launched
                 self.computed += run.report.computed
                 self.instructions += sum(each.instructions for each in run.report.launches)
+                self.races |= races(run.report)
             for case in part:
                 if case.name in run.results:
-                    found = run.results[case.name]
-                    yield found if races else self._explained(found)
+                    yield self._explained(run.results[case.name])
             left = [case for case in part if case.name not in run.results]
             waiting = [*left, *waiting[len(part) :]]
             if left:
@@ -403,7 +402,7 @@ class NumbersTrial:
 
     def _ended(self, case: Case, run: _Run) -> CaseResult:
         found = _stopped(case, run)
-        if found.outcome is Outcome.NOT_COMPUTED or (run.report and run.report.violations):
+        if found.outcome is Outcome.NOT_COMPUTED or (run.report and _faults(run.report)):
             return found
         on_cpu = self._run("test", case.name, backend=CPU)
         if on_cpu.done.status in FINISHED:
@@ -414,11 +413,12 @@ class NumbersTrial:
     def _explained(self, found: CaseResult) -> CaseResult:
         if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
             return found
-        report = self._run("test", found.case.name, races=True).report
+        report = self._run("test", found.case.name).report
         if report is None:
             return found
         names = ", ".join(sorted(map(function_of, report.kernels))[:NAMED])
-        return replace(found, why=f"{found.why}; {_faults(report) or f'computed by {names}'}")
+        wrong = _faults(report) or "; ".join(races(report).values()) or f"computed by {names}"
+        return replace(found, why=f"{found.why}; {wrong}")
 
     def _run(
         self,
@@ -426,7 +426,6 @@ class NumbersTrial:
         selected: str = "",
         *,
         backend: str = CARD,
-        races: bool = False,
         outputs: bool = False,
     ) -> _Run:
         """``support`` lists the selected cases (empty: all), ``test`` computes them."""
@@ -436,7 +435,7 @@ class NumbersTrial:
         program = posixpath.join(beside, PROGRAM)
         ptx = self.ptx if mode == "test" and backend == CARD else None
         mount = f"--volume={self.binary}:{program}:ro"
-        on = self.server.on([self.card], None, work, ptx, races=races, outputs=outputs)
+        on = self.server.on([self.card], None, work, ptx, races=not outputs, outputs=outputs)
         select = ["-o", selected] if selected else []
         with on as simulation:
             mounts = simulation.mounts
@@ -469,8 +468,20 @@ def _stopped(case: Case, run: _Run) -> CaseResult:
 
 
 def _faults(report: Report) -> str:
-    faults = report.violations[:NAMED]
+    faults = [each for each in report.violations if not each.why.startswith(RACES)][:NAMED]
     return "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults)
+
+
+def races(report: Report) -> dict[str, str]:
+    """What has no order, by "race: KERNEL FILE:LINE" of the source, or of the PTX without it."""
+    found: dict[str, str] = {}
+    for each in report.violations:
+        if each.why.startswith(RACES):
+            line = SOURCE_LINE.search(each.why) or PTX_LINE.search(each.why)
+            place = f"{function_of(each.kernel)} {line[1] if line else ''}".strip()
+            kind = each.why.partition(":")[0]
+            found.setdefault(f"{kind}: {place}", f"{place}: {each.why}")
+    return found
 
 
 # Check: kernels give the results of ggml's CPU code, on a simulated card that computes.
@@ -508,6 +519,8 @@ def _checks(context: Context) -> Iterator[Check]:
         if each.outcome is Outcome.EQUAL and each.error is not None
     }
     yield operations(with_card.operations, results.values())
+    ordered = "all accesses have an order, and read what was written"
+    yield context.rules.check(KIND, "races", ordered, with_card.races.items())
     text = context.help(context.recipe.image.entrypoint)
     if types := logit_test.cache_types(text):
         yield cache_types(types, [*results.values()])

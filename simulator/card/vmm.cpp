@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "internal.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -209,6 +209,7 @@ cudaError_t unmap(std::uintptr_t address, std::uint64_t size) {
     }
     if (next != address + size) return cudaErrorInvalidValue;
     forget_contents(address, size);
+    forget_uses(address, size);
     if (computes()) unmap_pages(address, size);
     for (next = address; next < address + size;) {
         const Mapping mapping = virtual_memory().mappings.at(next);

@@ -46,6 +46,23 @@ void reduce(Block& block, const std::vector<u32>& warps) {
     }
 }
 
+// A barrier of the whole block is one place of the kernel: warps that part before it read what
+// others have not written yet (ggml-org/llama.cpp#27678).
+void require_one_place(Block& block, const std::vector<u32>& warps) {
+    Warp& first = block.warps[warps.front()];
+    for (const u32 number : warps) {
+        Warp& warp = block.warps[number];
+        if (warp.pc == first.pc) continue;
+        const Insn& insn = block.program->code[warp.pc - 1];
+        const SourceLine& other =
+            block.program->lines[block.program->code[first.pc - 1].step];
+        raise(warp, insn, static_cast<u32>(__builtin_ctz(warp.lanes)), Fault::Kind::barrier,
+              "barrier " + std::to_string(warp.barrier) + " is passed at two places: warp " +
+                  std::to_string(first.number) + " waits at line " + std::to_string(other.line) +
+                  (other.source.empty() ? "" : ", " + other.source));
+    }
+}
+
 // Opens each barrier that all expected threads have reached.  False: none.
 bool open_barriers(Block& block) {
     bool opened = false;
@@ -62,11 +79,14 @@ bool open_barriers(Block& block) {
         if (here.empty()) continue;
         arrived += block.arrived[number];
         // Without a count all threads take part; those that have ended do not.
-        if (expected == 0) expected = alive;
+        const bool whole = expected == 0;
+        if (whole) expected = alive;
         if (arrived < expected) continue;
+        if (whole) require_one_place(block, here);
         block.arrived[number] = 0;
         reduce(block, here);
-        if (block.watched) sync_warps(block, here, number);
+        if (block.watch != nullptr) sync_warps(block, here, number);
+        if (block.launch->overlap != nullptr) share_wait(block, here);
         for (const u32 warp : here) block.warps[warp].stop = Stop::no;
         opened = true;
     }
@@ -138,7 +158,7 @@ void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, b
     }
     if (!waits) {
         block.arrived[barrier] += threads_of(warp);
-        if (block.watched) give_clock(warp, barrier);
+        if (block.watch != nullptr) give_clock(warp, barrier);
         return;
     }
     warp.barrier = barrier;

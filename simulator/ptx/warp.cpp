@@ -168,6 +168,7 @@ bool wait_for(Warp& warp, const Insn& insn, u32 members, u32* lanes) {
         for (Path& other : warp.paths) {
             if (other.alive && other.parked) ++other.pc, other.parked = false;
         }
+        if (warp.block->watch != nullptr) order_lanes(warp, parked & members);
         pick(warp);
         return true;
     }

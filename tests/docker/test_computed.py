@@ -251,14 +251,14 @@ def test_a_missing_barrier_is_found(
 ) -> None:
     found = cases(hello, devel, programs, ptx, RACES, tmp_path, races=True)
     case = found["computed", "races"]
-    assert case.told("launch") == "cudaErrorLaunchFailure"
+    assert case.told("launch") == OK  # it is computed all the same
     assert case.report["violations"][0]["kernel"] == "_Z6reduceILb0EEvPKfPf"
     # Here the warp that reads comes first: a race, seen from its other side.
     assert "which nothing has written yet" in case.violations()[0][1]
     case = found["computed", "reduces"]
     assert (case.told("launch"), case.number("wrong")) == (OK, 0)
     case = found["computed", "unwritten"]
-    assert case.told("launch") == "cudaErrorLaunchFailure"
+    assert case.told("launch") == OK
     assert "reads shared memory at offset 128, which nothing has written" in case.violations()[0][1]
 
 

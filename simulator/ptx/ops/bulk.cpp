@@ -294,7 +294,7 @@ void bulk_h(Warp& w, const Insn& i, u32 lanes) {
         if (p.loads) copy.barrier = find_barrier(w, i, p.barrier, l);
         if (p.tensor) Box(w, i, p, l, copy).run();
         else flat(w, i, p, l, copy);
-        if (copy.barrier != nullptr && w.block->watched) give_clock(w, clock_of(w, copy.barrier));
+        if (copy.barrier != nullptr && w.block->watch != nullptr) give_clock(w, clock_of(w, copy.barrier));
         w.block->bulk.push_back(std::move(copy));
     }
 }
@@ -331,7 +331,7 @@ void async_arrive_h(Warp& w, const Insn& i, u32 lanes) {
         if (b.pending == 0 || b.pending > Barrier::kMost)
             refuse_copy(w, i, l, "more arrivals than the mbarrier expects in this phase");
         write_barrier(copy.barrier, b);
-        if (w.block->watched) give_clock(w, clock_of(w, copy.barrier));
+        if (w.block->watch != nullptr) give_clock(w, clock_of(w, copy.barrier));
         w.block->bulk.push_back(std::move(copy));
     }
 }

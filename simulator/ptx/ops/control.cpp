@@ -159,14 +159,14 @@ const Entry kControl[] = {
 
 extern const Entry kInteger[], kBits[], kFloat[], kApprox[], kLogic[], kMove[], kCompare[],
     kMemory[], kConvert[], kHalf[], kAtomics[], kWarpWide[], kMatrix[], kMatrixMemory[], kWmma[],
-    kCopies[], kCalls[], kBarriers[], kBulk[];
+    kCopies[], kCalls[], kBarriers[], kBulk[], kGrids[];
 void finish_block(Block& block);  // bulk.cpp
 
 namespace {
 const Entry* const kTables[] = {kLogic,    kMove,    kCompare, kInteger, kBits,
                                 kFloat,    kMemory,  kConvert, kApprox,  kHalf,
                                 kWarpWide, kAtomics, kControl, kMatrix,  kMatrixMemory,
-                                kWmma,     kBulk,    kCopies,  kCalls,   kBarriers,     nullptr};
+                                kWmma,     kBulk,    kCopies,  kCalls,   kBarriers,     kGrids, nullptr};
 }  // namespace
 
 #define PTX_TEXT(x) PTX_TEXT_(x)

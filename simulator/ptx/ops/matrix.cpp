@@ -283,11 +283,7 @@ void write_d(Warp& w, const Insn& i, const Plan& p, u32 c_first, const Tile& til
 }
 
 void mma_h(Warp& w, const Insn& i, u32 lanes) {
-    if (lanes != kAll) {
-        raise(w, i, first_lane(lanes), Fault::Kind::invalid,
-              "mma.sync needs all threads of the warp: lane " + std::to_string(first_lane(~lanes)) +
-                  " does not take part");
-    }
+    need_all(w, i, lanes);
     const Plan& p = *reinterpret_cast<const Plan*>(i.immediate);
     Tile tile;
     gather(w, i, p, tile);
@@ -298,6 +294,7 @@ void mma_h(Warp& w, const Insn& i, u32 lanes) {
     if (p.m == 16) multiply<16>(tile, p.k);
     else multiply<8>(tile, p.k);
     write_d(w, i, p, c_first, tile);
+    together(w, i, lanes);
 }
 
 u32 number_in(std::string_view text, char after) {

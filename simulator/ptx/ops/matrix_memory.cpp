@@ -18,16 +18,26 @@ namespace {
 
 constexpr u32 kRowBytes = 16;
 
-void need_all(Warp& w, const Insn& i, u32 lanes) {
-    if (lanes == kAll) return;
-    raise(w, i, first_lane(lanes), Fault::Kind::invalid,
-          "all threads of the warp must execute this: lane " + std::to_string(first_lane(~lanes)) +
-              " does not take part");
-}
-
+// A lane names a row; which lanes read or write its words is the watch's business.
 void rows_of(Warp& w, const Insn& i, Use use, Lanes& out) {
     const u32 used = i.count == 4 ? kAll : (u32{1} << (8 * i.count)) - 1;
-    locate(w, i, 0, used, kRowBytes, use, out);
+    Insn named = i;
+    named.later = named.rows = true;
+    locate(w, named, 0, used, kRowBytes, use, out);
+    if (__builtin_expect(w.block->watch == nullptr, 1)) return;
+    const u8* at[kLanes];
+    for (u32 j = 0; j < i.count; ++j) {
+        const auto element = [&](u32 row, u32 column) { return out.at[8 * j + row] + 2 * column; };
+        if (i.extra == 0) {
+            for (u32 l = 0; l < kLanes; ++l) at[l] = element(l >> 2, 2 * (l & 3));
+            watch_access(w, named, kAll, at, 4, use, true);
+            continue;
+        }
+        for (u32 half = 0; half < 2; ++half) {
+            for (u32 l = 0; l < kLanes; ++l) at[l] = element(2 * (l & 3) + half, l >> 2);
+            watch_access(w, named, kAll, at, 2, use, true);
+        }
+    }
 }
 
 void ldmatrix_h(Warp& w, const Insn& i, u32 lanes) {
@@ -45,6 +55,7 @@ void ldmatrix_h(Warp& w, const Insn& i, u32 lanes) {
                 d[l] = m[2 * (l & 3)][l >> 2] | static_cast<u32>(m[2 * (l & 3) + 1][l >> 2]) << 16;
         }
     }
+    together(w, i, lanes);
 }
 void stmatrix_h(Warp& w, const Insn& i, u32 lanes) {
     need_all(w, i, lanes);
@@ -63,6 +74,7 @@ void stmatrix_h(Warp& w, const Insn& i, u32 lanes) {
         }
         for (u32 r = 0; r < 8; ++r) std::memcpy(rows.at[8 * j + r], m[r], kRowBytes);
     }
+    together(w, i, lanes);
 }
 // The bytes of a row of 16 elements of `bits` bits.
 void widen(const u8* row, u32 bits, u8* to) {
@@ -112,6 +124,7 @@ void movmatrix_h(Warp& w, const Insn& i, u32 lanes) {
     u32* const d = slot<u32>(w, i, 0);
     for (u32 l = 0; l < kLanes; ++l)
         d[l] = m[2 * (l & 3)][l >> 2] | static_cast<u32>(m[2 * (l & 3) + 1][l >> 2]) << 16;
+    together(w, i, lanes);
 }
 
 // The handler, and how many registers a matrix takes; null: no such form.

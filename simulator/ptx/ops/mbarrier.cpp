@@ -77,7 +77,7 @@ void change_h(Warp& w, const Insn& i, u32 lanes) {
         if (p.has_state) slot<u64>(w, i, 0)[l] = before;
         if (p.verb == kInvalidate) std::memset(at, 0, 8);
         else write_barrier(at, b);
-        if (w.block->watched) give_clock(w, clock_of(w, at));
+        if (w.block->watch != nullptr) give_clock(w, clock_of(w, at));
     }
     w.block->fruitless = 0;
 }
@@ -98,7 +98,7 @@ void wait_h(Warp& w, const Insn& i, u32 lanes) {
         if (read_barrier(at).phase == phase) complete_on(*w.block, at);
         if (read_barrier(at).phase == phase) continue;
         complete |= u32{1} << l;
-        if (w.block->watched) take_clock(w, clock_of(w, at));
+        if (w.block->watch != nullptr) take_clock(w, clock_of(w, at));
     }
     set_predicate(slot<u32>(w, i, 0), lanes, complete);
     if (complete == lanes) w.block->fruitless = 0;

@@ -71,6 +71,20 @@ void ld(Warp& w, const Insn& i, u32 lanes) {
     }
 }
 
+// Stores of one instruction at one place have one value (PTX ISA 8.2: they are not ordered).
+template <class M, class R>
+[[gnu::noinline]] void watch_values(Warp& w, const Insn& i, u32 lanes, const Lanes& where) {
+    for (u32 n = 0; n < i.count; ++n) {
+        const R* const from = slot<R>(w, i, 1 + n);
+        for (u32 l = 0; l < kLanes; ++l) {
+            if (!has(lanes, l)) continue;
+            const u8* const at = where.at[l] + n * sizeof(M);
+            if (const M v = static_cast<M>(from[l]); std::memcmp(at, &v, sizeof v) != 0)
+                return watch_parted(w, i, l, lanes, where.at, sizeof(M) * i.count);
+        }
+    }
+}
+
 template <class M, class R>
 void st(Warp& w, const Insn& i, u32 lanes) {
     Lanes where;
@@ -89,6 +103,9 @@ void st(Warp& w, const Insn& i, u32 lanes) {
             }
         }
     }
+    if (__builtin_expect(w.block->watch != nullptr, 0) && w.block->launch->options.races &&
+        i.order == Order::weak)
+        watch_values<M, R>(w, i, lanes, where);
     if (__builtin_expect(w.block->launch->options.checksum, 0))
         add_checksums(w, where, lanes, sizeof(M) * i.count);
 }
@@ -162,7 +179,7 @@ const Operand* any_register(const Operand& operand) {
 // Both: the address, then the values.  All values of a vector have registers of one width.
 bool access(Lowering& l, bool is_load) {
     const Space space = take_space(l);
-    ignore_hints(l);
+    take_hints(l);
     l.ignore({"v2", "v4", "v8"});
     const Operand &address = l.operand(is_load ? 1 : 0), &value = l.operand(is_load ? 0 : 1);
     const Type type = l.type();
@@ -201,8 +218,15 @@ bool select_nothing(Lowering& l) {
     l.insn().run = nothing;
     return true;
 }
-void fence_h(Warp&, const Insn&, u32) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void fence_h(Warp& w, const Insn&, u32 lanes) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (w.block->watch != nullptr) watch_fence(w, lanes);
+}
 bool select_fence(Lowering& l) {
+    const bool other = l.take("proxy") || l.take("mbarrier_init");
+    l.insn().order = other ? Order::weak : Order::acq_rel;
+    take_order(l);
+    if (other) l.insn().order = Order::weak;
     l.ignore({"sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "gl", "sys", "proxy",
               "alias", "async", "global", "mbarrier_init", "async::generic",
               "tensormap::generic"});
@@ -226,8 +250,6 @@ const Entry kMemory[] = {
     {"createpolicy", select_nothing},
     {"membar", select_fence},
     {"fence", select_fence},
-    // 9.7.13: grids run one after the other, so a dependency on an earlier one is met.
-    {"griddepcontrol", select_nothing},
     {"pmevent", select_nothing},
     {"setmaxnreg", select_nothing},
     {nullptr, nullptr}};
