@@ -73,8 +73,8 @@ def attach_all(
     Where a tag keeps the list of referrers, it is read and written once.
     """
     made = [_put_parts(repository, each, subject) for each in attachments]
-    told = [repository.put_manifest(each.digest, each) for each in made]
-    if not (all(told) and (not made or repository.lists(subject.digest, made[-1].digest))):
+    listing = [repository.put_manifest(each.digest, each) for each in made]
+    if not (all(listing) and (not made or repository.lists(subject.digest, made[-1].digest))):
         known = _listed(repository, subject.digest)
         there = {entry["digest"] for entry in known}
         more = [_entry(each) for each in made if each.digest not in there]
@@ -104,9 +104,9 @@ def require_attachments(repository: Repository) -> None:
     try:
         repository.put_manifest(image.digest, image)
         step = "a manifest with a subject, as all attachments have"
-        told = repository.put_manifest(artifact.digest, artifact)
+        listing = repository.put_manifest(artifact.digest, artifact)
         step = f"a tag that moves: {tag[:19]}..., which lists attachments"
-        if not (told and repository.lists(image.digest, artifact.digest)):
+        if not (listing and repository.lists(image.digest, artifact.digest)):
             for each in lists:
                 repository.put_manifest(tag, each)
             if not _listed(repository, image.digest):

@@ -152,15 +152,15 @@ def _with_ref(text: str, ref: str) -> str:
 
 
 def released(
-    text: str, recipe: Recipe, source: PypiSource, file: PinnedFile, told: tuple[str, str]
+    text: str, recipe: Recipe, source: PypiSource, file: PinnedFile, origin: tuple[str, str]
 ) -> str:
-    """A recipe's text with its source at another release of PyPI; ``told`` are the commit and the
+    """A recipe's text with its source at another release of PyPI; ``origin`` are the commit and the
     version of its tree, empty where it does not tell them.
 
     A version or a tag of the image that is the old release's, or the start of the old commit,
     becomes the new one's; another version becomes the tree's.
     """
-    commit, version = told
+    commit, version = origin
     changes: dict[Keys, Any] = {
         ("source", "version"): file.version,
         ("source", "sha256"): file.sha256,

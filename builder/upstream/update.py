@@ -191,14 +191,14 @@ def update(
         found = pypi.find_release(file, to, PYTHON)
         if found.version == source.version:
             return _change(session.catalog, entry, entry.text)
-        told = "", ""
+        origin = "", ""
         if source.root != ".":
             new = PypiFile(found, source.root)
             there = gather.vendored(new, session.repositories, session.context.work)
             target = NamedCommit(PIN, there.commit, "commit")
             tree = SourceTree(there.url, target, session.repositories, there.tree)
-            told = there.commit, own_version(tree)
-        text = edit.released(entry.text, recipe, source, found, told)
+            origin = there.commit, own_version(tree)
+        text = edit.released(entry.text, recipe, source, found, origin)
         return _change(session.catalog, entry, text)
     if isinstance(source, InstalledSource):
         return _with_new_base(session, entry, to)

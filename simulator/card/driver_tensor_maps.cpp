@@ -64,7 +64,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     return CUDA_SUCCESS;
 }
 
-// Of a map that the driver made.
+// A map that the driver made has it.
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
     DRIVER();
     if (map == nullptr || reinterpret_cast<std::uintptr_t>(address) % 16 != 0)

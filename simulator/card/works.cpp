@@ -187,7 +187,7 @@ private:
         event->order = std::make_shared<EventOrder>(clock);
     }
 
-    // That of a work before it which nothing else follows yet; else a branch's.
+    // The one of a work before it which nothing else follows yet; else a branch's.
     u32 timeline_for(std::size_t at) {
         const auto take = [&](u32 timeline) {
             tails_[timeline] = at;

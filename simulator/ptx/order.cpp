@@ -16,7 +16,7 @@ void Clock::set(u32 timeline, u32 tick) {
 }
 
 // PTX ISA 9.7.13.13: dependents may start once all blocks of the grid before have triggered or
-// ended; their wait returns when that grid is complete, and its writes are visible.  Nothing is said
+// ended; their wait returns when that grid is complete, and its writes are visible.  Nothing is stated
 // of grids before that one: they are complete only where it waited itself.
 void Overlap::follow(const Overlap& last, const Clock& known) {
     dependent = true;

@@ -10,7 +10,7 @@ namespace ptx {
 
 namespace {
 
-// Of an instruction that accesses memory; Overlap::kinds.
+// The kinds of an instruction that accesses memory: Overlap::kinds.
 enum Kind : u8 { unknown, plain, strong };
 
 Kind kind_of(std::string_view text) {

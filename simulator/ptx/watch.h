@@ -55,7 +55,7 @@ struct Shadow {
     std::vector<C> cells;
 };
 
-// Of a launch.
+// One for a launch.
 struct GlobalShadow {
     static constexpr u64 kPage = 4096;
     bool between_blocks = false;
@@ -69,7 +69,7 @@ private:
     } recent_[64];
 };
 
-// Of a block, used again by the next one.
+// One for a block, used again by the next one.
 struct Watch {
     struct Met {  // of lanes, in an instruction that orders no memory
         u32 lanes, time, step;

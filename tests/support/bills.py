@@ -259,5 +259,7 @@ def in_catalog(root: Path, name: str, text: str) -> Plan:
     for part in ("bases", "locks"):
         if not (folder / part).exists():
             (folder / part).symlink_to(REPOSITORY / "recipes" / part)
+    if not (root / "patches").exists():
+        (root / "patches").symlink_to(REPOSITORY / "patches")
     (folder / f"{name}.toml").write_text(text)
     return rendered(root, name)

@@ -71,7 +71,7 @@ inline void write_barrier(u8* at, const Barrier& barrier) {
 
 // Performs the copies that complete on an object (bulk.cpp).
 void complete_on(Block& block, const u8* barrier);
-// Those of cp.async that the warp has issued (copies.cpp).
+// The copies by cp.async that the warp has issued (copies.cpp).
 void complete_async(Warp& w);
 
 }  // namespace ptx::PTX_VARIANT

@@ -698,7 +698,7 @@ def test_a_word_is_not_written_while_another_lane_may_read_it(library: Library) 
     found = fault(library, body.format(""), races=1)
     assert "writes shared memory at offset 0, which lane 31 of the warp reads" in str(found)
     run(library, body.format(f"bar.warp.sync {FULL};"), races=1)
-    # Lanes that come together have read; those of another group may not have.
+    # Lanes that come together have read; lanes of another group may not have.
     run(library, body.format(f"shfl.sync.bfly.b32 %r4, %r0, 1, 31, {FULL};"), races=1)
     group = TILE.replace("%r2", "%r5").replace("%r3", "%r6") + "bar.warp.sync %r6;"
     assert fault(library, body.format(group), races=1).kind == "race"
@@ -722,7 +722,7 @@ def test_bytes_beside_each_other_are_no_race(library: Library, width: int) -> No
       st.shared.u{8 * width} [%r1], %h1; ld.shared.u{8 * width} %h2, [%r1]; {{}} st.shared.u{8 * width} [%r1], %h1;
     """
     run(library, body.format(""), races=1, uninitialized=1)
-    # One that spans those of several lanes.
+    # One that spans several lanes.
     word = (
         "and.b32 %r2, %r0, 7; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, %r9; ld.shared.u32 %r3, [%r2];"
     )

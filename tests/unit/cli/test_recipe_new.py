@@ -286,7 +286,7 @@ def test_a_tree_in_an_sdist_that_says_its_version(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its version is its own, never that of the package around it."""
+    """Its version is its own, never the version of the package around it."""
     with served() as index:
         monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
         cmake = llama_tree.folder / "CMakeLists.txt"

@@ -515,7 +515,7 @@ def test_what_an_engine_must_not_have_is_checked_too() -> None:
 
 
 def test_atomic_has_its_patches_and_indras_no_submodules() -> None:
-    patch, flushed = recipe_of("atomic-b8995").patch
+    patch, flushed, *_ = recipe_of("atomic-b8995").patch
     assert flushed.upstream == "ggml-org/llama.cpp#22155"
     assert isinstance(patch, PullPatch)
     assert patch.pull == 6

@@ -154,7 +154,7 @@ def standing(tmp_path: Path) -> Iterator[tuple[Proxy, Repository]]:
 @pytest.mark.parametrize(
     ("refusal", "words"),
     [
-        (without("artifactType"), "an artifact of the type application/vnd.builder.verdict.v1"),
+        (without("artifactType"), "an artifact of the type urn:builder:verdict:v1"),
         (without("config", "vnd.oci.empty"), "configuration of the type application/vnd.oci.emp"),
         (without("subject"), "a manifest with a subject"),
         (immutable("sha256-"), "a tag that moves: sha256-"),
