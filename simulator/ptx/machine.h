@@ -44,7 +44,6 @@ struct Insn {
     Order order = Order::weak;
     Scope scope = Scope::none;
     bool later = false;  // a part of cp.async: the access happens when the copy is performed
-    bool rows = false;  // reads rows of a matrix, some of which may be nobody's: no uninitialized read
 };
 constexpr u32 kNoGuard = kAll;
 

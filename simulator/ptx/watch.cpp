@@ -303,7 +303,7 @@ Watch::Write write_of(const Access& a, Cell& cell, u32 lane, u64 address, u32 by
 
 void access_cell(const Access& a, Cell& cell, u32 lane, u64 address, u32 bytes) {
     const Options& options = a.warp.block->launch->options;
-    if (a.use == Use::read && cell.writer == 0 && options.uninitialized && !a.insn.rows) {
+    if (a.use == Use::read && cell.writer == 0 && options.uninitialized) {
         const u64 offset = address - reinterpret_cast<u64>(a.warp.block->shared);
         raise(a.warp, a.insn, lane, Fault::Kind::uninitialized,
               "reads shared memory at offset " + std::to_string(offset) +

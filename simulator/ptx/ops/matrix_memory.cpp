@@ -22,7 +22,7 @@ constexpr u32 kRowBytes = 16;
 void rows_of(Warp& w, const Insn& i, Use use, Lanes& out) {
     const u32 used = i.count == 4 ? kAll : (u32{1} << (8 * i.count)) - 1;
     Insn named = i;
-    named.later = named.rows = true;
+    named.later = true;
     locate(w, named, 0, used, kRowBytes, use, out);
     if (__builtin_expect(w.block->watch == nullptr, 1)) return;
     const u8* at[kLanes];
@@ -30,12 +30,12 @@ void rows_of(Warp& w, const Insn& i, Use use, Lanes& out) {
         const auto element = [&](u32 row, u32 column) { return out.at[8 * j + row] + 2 * column; };
         if (i.extra == 0) {
             for (u32 l = 0; l < kLanes; ++l) at[l] = element(l >> 2, 2 * (l & 3));
-            watch_access(w, named, kAll, at, 4, use, true);
+            watch_access(w, i, kAll, at, 4, use, true);
             continue;
         }
         for (u32 half = 0; half < 2; ++half) {
             for (u32 l = 0; l < kLanes; ++l) at[l] = element(2 * (l & 3) + half, l >> 2);
-            watch_access(w, named, kAll, at, 2, use, true);
+            watch_access(w, i, kAll, at, 2, use, true);
         }
     }
 }
