@@ -159,7 +159,7 @@ cudaError_t run(const Launch& launch, const ptx::Kernel& kernel) {
                        .memory = &memory,
                        .cooperative = launch.cooperative,
                        .overlap = doing()};
-    wanted.options.races = wanted.options.uninitialized = config().races;
+    wanted.options.races = config().races;
     wanted.options.fill = 0xff;  // as poison() does: NaN, -1
     wanted.options.checksum = config().outputs;
     if (launch.dependent && watches()) {

