@@ -143,7 +143,7 @@ def test_what_was_taken_back_stays_until_there_is_something_newer(world: World) 
     assert world.channel == first["digest"]
     # A release that appears while the night runs belongs to the next one.
     world.release("b10", worker="NIGHT = 3\n")
-    growing = threading.Thread(target=release_at, args=(world, "POST .*uploads", "b11"))
+    growing = threading.Thread(target=release_at, args=(world, "PUT .*-[0-9a-f]{12}$", "b11"))
     growing.start()
     night = world.night()
     growing.join()

@@ -248,7 +248,7 @@ def test_a_push_makes_as_many_requests_as_documented(
     if moving:
         assert first - 3 * layers == 70 - 3 * 7
     # At first, the list of attachments is not there yet: on Docker Hub that is no pull.
-    for many, most in ((first, 3), (6 if moving else 5, 1)):
+    for many, most in ((first, 3), (8 if moving else 7, 2)):
         proxy.requests.clear()
         done = push("--json")
         assert len(proxy.requests) == many, "\n".join(proxy.requests)
