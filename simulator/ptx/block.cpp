@@ -85,7 +85,11 @@ bool open_barriers(Block& block) {
         if (whole) require_one_place(block, here);
         block.arrived[number] = 0;
         reduce(block, here);
-        if (block.watch != nullptr) sync_warps(block, here, number);
+        if (block.watch != nullptr) {
+            for (Warp& warp : block.warps)
+                if (whole && warp.stop == Stop::done) give_clock(warp, number);
+            sync_warps(block, here, number);
+        }
         if (block.launch->overlap != nullptr) share_wait(block, here);
         for (const u32 warp : here) block.warps[warp].stop = Stop::no;
         opened = true;

@@ -706,6 +706,17 @@ def test_a_word_is_not_written_while_another_lane_may_read_it(library: Library) 
     run(library, body.replace("%r1], 7", "%r1], %r0").format(""), races=1)
 
 
+def test_a_warp_that_ends_has_come_to_the_barrier(library: Library) -> None:
+    """Cards wait until each warp has come or ended: flash_attn_tile of llama.cpp relies on it."""
+    body = """
+      .shared .align 4 .b8 s[128]; mov.u32 %r9, s; and.b32 %r4, %r0, 31; shl.b32 %r4, %r4, 2; add.u32 %r1, %r4, %r9;
+      setp.lt.u32 %p1, %r0, 32; @%p1 bra $reads; st.shared.u32 [%r1], %r0; ret;
+      $reads: {} ld.shared.u32 %r6, [%r1]; st.global.u32 [%d1], %r6;
+    """  # fmt: skip
+    run(library, body.format("bar.sync 0;"), block=64, races=1)
+    assert fault(library, body.format(""), block=64, races=1).kind == "race"
+
+
 @pytest.mark.parametrize("space", ["shared", "global"])
 def test_one_instruction_writes_one_value_to_a_place(library: Library, space: str) -> None:
     body = ".shared .align 4 .b8 s[4]; mov.u32 %r9, s; shr.u32 %r2, %r0, SHIFT; st.SPACE.u32 [AT], %r2; ld.SPACE.u32 %r3, [AT];"
