@@ -22,11 +22,11 @@ from identify.vendor.licenses import LICENSES
 
 from builder.core.errors import PROGRAM, Problem, RecipeError
 from builder.core.platforms import Platforms
-from builder.engines import cmake_tree, families
+from builder.engines import families, trees
 from builder.engines.cmake import merged
 from builder.engines.families import ENGINES
-from builder.engines.family import Draft
 from builder.engines.layout import LAYOUT
+from builder.engines.trees import READERS, Draft
 from builder.plan import explain
 from builder.plan.inputs import PypiFile
 from builder.plan.resolver import Resolver
@@ -133,7 +133,7 @@ def _lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int
         return
     texts = tree.cmake
     files = {path.rpartition("/")[2] for path in tree.paths}
-    made = ", ".join(sorted({each[1] for each in cmake_tree.PROGRAM.finditer(texts)})) or "none"
+    made = ", ".join(sorted({each[1] for each in trees.PROGRAM.finditer(texts)})) or "none"
     seen = f"; programs in its CMake files: {made}"
     for path, name in _parts(recipe):
         plain = re.sub(r"^lib(.+?)\.(?:so|a)\b.*", r"\1", name)
@@ -143,7 +143,7 @@ def _lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int
     given = merged(
         [layer for layers in family.layers(recipe, Platforms("amd64")) for layer in layers]
     )
-    switches = cmake_tree.switches(texts)
+    switches = trees.switches(texts)
     if switches and not any(given.get(name, value != "OFF") for name, value in switches.items()):
         message = f"CUDA code is compiled only with {' or '.join(switches)}: set it with define"
         yield ("cmake",), message
@@ -245,7 +245,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
     family, read = _family(tree, like)
     place = url or wish.root or wish.url
     inside = wish.root not in {None, "."} and not commit.target.commit
-    version = cmake_tree.own_version(tree) if inside else default_version(commit.target)
+    version = trees.own_version(tree) if inside else default_version(commit.target)
     engine, version = _names(catalog, tree, (place, version), wish.name, like)
     own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
     repository = next((each for name, each in own if name == engine), engine)
@@ -371,13 +371,13 @@ def _like(catalog: Catalog, name: str | None) -> Recipe | None:
 
 def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     cuda = like.cuda if like else Cuda(arch=["120"])
-    for family in [ENGINES[like.family]] if like else ENGINES.values():
+    for family in [like.family] if like else READERS:
         try:
-            read = family.draft(tree, cuda)
+            read = READERS[family](tree, cuda) if family in READERS else None
         except RecipeError as error:
             raise RecipeError(f"{_named(tree)}: {error.what}", error.why, error.hint) from error
-        if read is not None or (like is not None and not family.reads_trees):
-            return family.name, read
+        if read is not None or family not in READERS:
+            return family, read
     if like is not None:
         raise RecipeError(
             f"{_named(tree)} is no tree of the family {like.family}",
@@ -387,7 +387,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     inside = "name the directory of the source in it with --root, " if tree.target.file else ""
     raise RecipeError(
         f"no family recognises {_named(tree)}",
-        cmake_tree.described(tree),
+        trees.described(tree),
         f"{inside}take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
     )
 

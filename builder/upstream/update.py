@@ -13,8 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.core.errors import GoneError, PatchError, Problem, RecipeError
-from builder.engines.cmake_tree import own_version
 from builder.engines.families import ENGINES
+from builder.engines.trees import READERS, own_version
 from builder.plan.inputs import GitCommit, PypiFile, resolve_source, where
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R, locks_of, parse, read_text
@@ -295,7 +295,7 @@ def evaluate(
             where(change.recipe.source), NamedCommit(PIN, "", "commit"), repositories, tree
         )
     found = [*absent_paths(change.recipe, now)]
-    if ENGINES[old.family].reads_trees or isinstance(source, GitCommit):
+    if old.family in READERS or isinstance(source, GitCommit):
         found += _lost_names(session, change.recipe, old, now)
     if isinstance(old.source, PypiSource):
         commits = [old.llama.build_commit] if old.llama and old.llama.build_commit else []
@@ -372,16 +372,16 @@ def _lost_options(recipe: Recipe, before: SourceTree, now: SourceTree) -> Iterat
 
     Nothing where the family does not read both trees.
     """
-    family = ENGINES[recipe.family]
+    read = READERS.get(recipe.family)
     probes = [(i, each) for i, each in enumerate(recipe.probe) if isinstance(each, OptionProbe)]
-    if not family.reads_trees or not probes:
+    if read is None or not probes:
         return
     try:
-        old = family.draft(before, recipe.cuda)
+        old = read(before, recipe.cuda)
     except RecipeError:
         return
     try:
-        new = family.draft(now, recipe.cuda)
+        new = read(now, recipe.cuda)
     except RecipeError as error:
         yield ("family",), "; ".join([error.what, *error.why.splitlines()])
         return
