@@ -744,8 +744,7 @@ class Scratch(GitRepository):
     def tree_from(self, folder: Path) -> str:
         """The tree of a directory on disk, with every file, ignored by .gitignore or not.
 
-        A repository at its top (``.git``) is left out.  Raises ``NoTreeError`` for one further
-        down, for a device, and for a file that cannot be read.
+        A repository at its top (``.git``) is left out.
         """
         for parent, folders, files in os.walk(folder):
             if ".git" in (*folders, *files) and Path(parent) != folder:

@@ -391,10 +391,7 @@ class Repositories:
             self._read(mirror)
 
     def changed_contents(self, url: str, old: str, new: str) -> list[str]:
-        """Have the files that differ between two walked commits; their blobs, old and new.
-
-        Raises ``FetchError``.
-        """
+        """Have the files that differ between two walked commits; their blobs, old and new."""
         items = [item for pair in self.scratch.changes(old, new) for item in pair]
         blobs = [item.object for item in items if item.mode != GITLINK]
         self.contents(url, blobs)

@@ -37,7 +37,7 @@ from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
 from builder.recipes.schema import Cuda, GitSource, InstalledSource, PypiSource, Recipe
-from builder.sources import gather, git, pypi
+from builder.sources import git, releases
 from builder.sources.mirrors import Repositories
 from builder.upstream import track
 from builder.upstream.track import ChosenCommit, SourceTree, chosen
@@ -317,16 +317,17 @@ def _of_release(
             f"{wish.url} with --ref {wish.ref}" if wish.ref else f"{wish.url} names no project",
             hint=f"name project and release of PyPI: {OF_PYPI}PROJECT==RELEASE",
         )
-    file = pypi.find_sdist(project, release or None)
+    file = releases.find_sdist(project, release or None)
     root = wish.root or "."
-    found = gather.vendored(PypiFile(file, root), repositories, work)
-    target = NamedCommit(file.version, found.commit, "release", file)
+    inside, home, commit = releases.vendored(PypiFile(file, root), repositories, work)
+    target = NamedCommit(file.version, commit, "release", file)
     place = f"{root} of {project} {file.version}" + (f", of {file.day}" if file.day else "")
-    of = f" of {found.url}" if found.url else ""
-    what = f"commit {found.commit}{of}" if found.commit else f"a tree{of} without its commit"
-    about = f"{place}, is {what}"
-    url = found.url if found.url.startswith("https://") else ""
-    return SourceTree(url, target, repositories, found.tree), ChosenCommit(target, about)
+    of = f" of {home}" if home else ""
+    what = f"commit {commit}{of}" if commit else f"a tree{of} without its commit"
+    url = home if home.startswith("https://") else ""
+    return SourceTree(url, target, repositories, inside), ChosenCommit(
+        target, f"{place}, is {what}"
+    )
 
 
 def write(new: NewRecipe, root: Path) -> Iterator[Path]:

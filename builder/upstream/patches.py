@@ -28,7 +28,7 @@ from builder.recipes.edit import NamedCommit
 from builder.recipes.locks import PinnedFile
 from builder.recipes.patches import ScriptPatch
 from builder.recipes.schema import Recipe, Track
-from builder.sources import gather, pypi
+from builder.sources import gather, releases
 from builder.sources.diff import (
     Attempt,
     FileDiff,
@@ -338,7 +338,7 @@ class PatchSet:
             return
         for version in (None, *against):
             try:
-                found = pypi.find_release(source.file, version, PYTHON)
+                found = releases.find_release(source.file, version, PYTHON)
             except GoneError as error:
                 if version is not None:
                     raise
@@ -351,7 +351,7 @@ class PatchSet:
         """The tree of a target: complete for a script, else with the files of the patches."""
         if isinstance(self.source, PypiFile):
             release = replace(self.source, file=target.file or self.source.file)
-            tree, note = gather.tree_to_try(release, self.repositories, self.context.work)
+            tree, note = releases.tree_to_try(release, self.repositories, self.context.work)
             self.notes += [note] if note else []
             return tree
         if target.name == PIN or not isinstance(self.source, GitCommit):

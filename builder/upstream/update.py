@@ -24,7 +24,7 @@ from builder.recipes.locks import PinnedFile
 from builder.recipes.patches import PullPatch
 from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
-from builder.sources import gather, git, pypi
+from builder.sources import gather, git, releases
 from builder.sources.diff import PatchState
 from builder.upstream import track
 from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
@@ -188,16 +188,16 @@ def update(
     source = recipe.source
     if isinstance(source, PypiSource):
         file = PinnedFile(source.pypi, source.version, source.sha256)
-        found = pypi.find_release(file, to, PYTHON)
+        found = releases.find_release(file, to, PYTHON)
         if found.version == source.version:
             return _change(session.catalog, entry, entry.text)
         origin = "", ""
         if source.root != ".":
             new = PypiFile(found, source.root)
-            there = gather.vendored(new, session.repositories, session.context.work)
-            target = NamedCommit(PIN, there.commit, "commit")
-            tree = SourceTree(there.url, target, session.repositories, there.tree)
-            origin = there.commit, own_version(tree)
+            inside, url, commit = releases.vendored(new, session.repositories, session.context.work)
+            target = NamedCommit(PIN, commit, "commit")
+            tree = SourceTree(url, target, session.repositories, inside)
+            origin = commit, own_version(tree)
         text = edit.released(entry.text, recipe, source, found, origin)
         return _change(session.catalog, entry, text)
     if isinstance(source, InstalledSource):
@@ -241,7 +241,7 @@ def _with_new_base(
             hint=f"edit {below.file}, then run `builder pin {command} {below.name}`",
         )
     old = locked.file
-    found = pypi.find_release(old, to, locked.python)
+    found = releases.find_release(old, to, locked.python)
     if found.version == old.version:
         return _change(session.catalog, entry, entry.text)
     requirements = below.recipe.python.requirements if below.recipe.python else []
@@ -290,7 +290,7 @@ def evaluate(
         if lost:  # then there is no complete tree
             return tuple(new.problem(path, message) for path, message in lost), []
     if change.recipe.patch or not isinstance(source, GitCommit):  # else a few files are enough
-        tree, _ = gather.tree_to_try(source, repositories, session.context.work)
+        tree, _ = releases.tree_to_try(source, repositories, session.context.work)
         now = SourceTree(
             where(change.recipe.source), NamedCommit(PIN, "", "commit"), repositories, tree
         )
