@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -106,35 +106,21 @@ def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
     With ``vmm = true`` each needs the driver's stub, or the build fails at its last link; without
     it each needs the family's definition ``no_vmm``, where there is one.
     """
+    option = re.compile(r"(?:-D|cmake\.define\.)(\w+)(?::\w+)?=(.*)", re.DOTALL)
     for keyword, rest in instructions(text):
         _, bracket, command = rest.partition("[")
-        if keyword == "RUN" and bracket:
-            yield from _link_faults(json.loads(bracket + command), recipe, no_vmm)
-
-
-def _link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) -> Iterator[str]:
-    """Definitions that a command lacks, without which its cmake call would not link correctly.
-
-    Commands that configure no cmake have no faults. ``no_vmm`` is the definition that keeps the
-    driver library out of the family's engines.
-    """
-    configures = "-S" in arguments and "cmake" in arguments
-    if not configures and not any("cmake.define." in word for word in arguments):
-        return
-    option = re.compile(r"(?:-D|cmake\.define\.)(\w+)(?::\w+)?=(.*)", re.DOTALL)
-    given = {each[1]: each[2] for word in arguments if (each := option.match(word))}
-    for name in LINKER_FLAGS:
-        found = [
-            folder
-            for flag in given.get(name, "").split()
-            if flag.startswith("-Wl,-rpath-link,")
-            for folder in flag.removeprefix("-Wl,-rpath-link,").split(":")
-        ]
-        for folder in link_directories(recipe):
-            if folder not in found:
+        words = json.loads(bracket + command) if keyword == "RUN" and bracket else []
+        configures = "-S" in words and "cmake" in words
+        if not configures and not any("cmake.define." in word for word in words):
+            continue
+        given = {each[1]: each[2] for word in words if (each := option.match(word))}
+        for name in LINKER_FLAGS:
+            found = re.findall(r"(?<!\S)-Wl,-rpath-link,(\S+)", given.get(name, ""))
+            named = ":".join(found).split(":")
+            for folder in (each for each in link_directories(recipe) if each not in named):
                 yield f"{name} of a cmake call has no -rpath-link to {folder}: the link would fail"
-    if no_vmm is not None and not recipe.cuda.vmm and given.get(no_vmm) != "ON":
-        yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
+        if no_vmm is not None and not recipe.cuda.vmm and given.get(no_vmm) != "ON":
+            yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
 
 
 FORMAT = 1  # version of the key's format: raise it when the same inputs result in another image

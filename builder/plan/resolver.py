@@ -4,7 +4,6 @@ rendered.  Nothing is fetched."""
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
@@ -118,7 +117,6 @@ class Resolver:
             )
         tools = self._base(name, platforms) if name is not None else None
         found = plan(self.catalog, entry, platforms, root, tools, self.namespace)
-        _require_cmake(entry, found)
         found.require_acceptable()
         return found
 
@@ -212,34 +210,6 @@ def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
         message = f"{base.name} has no stage {names} that {entry.name} needs"
         problem = entry.problem(("base",), message)
         raise RecipeError(f"{entry.name} cannot use the base {base.name}", problems=(problem,))
-
-
-def _require_cmake(entry: Entry[Recipe], found: Plan) -> None:
-    """The locked cmake knows the architectures of a family of cards, "120f".
-
-    cmake checks the names (``CMakeCUDAArchitecturesValidate.cmake``, in 3.25
-    ``CMakeDetermineCUDACompiler.cmake``): 3.25.2, 3.31.6 and 4.0.0 refuse the suffix f, 3.31.10 and
-    4.0.2 take it.
-    """
-    names = [name for name in found.recipe.cuda.arch if "f" in name]
-    if not names or not found.family.layers(found.recipe, found.platforms):
-        return
-    bases = found.base.chain() if found.base else ()
-    locked = [file for each in (found, *bases) for file in each.debian.files]
-    wheels = found.packages.get("build-wheels", ())
-    version = next((file.version for file in (*wheels, *locked) if file.name == "cmake"), "")
-    number = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if not number or (number > (3, 31, 6) and number != (4, 0, 0)):
-        return
-    key = ("arm64", "arch") if entry.recipe.cuda.arch != found.recipe.cuda.arch else ("arch",)
-    plain = names[0].partition("f")[0]
-    message = (
-        f"cmake {version.partition('-')[0]} of the base {found.recipe.base} refuses "
-        f"{', '.join(names)}: use {plain} or {plain}a, or a base with cmake 4.0.2 or newer"
-    )
-    raise RecipeError(
-        f"the recipe {entry.name} is invalid", problems=(entry.problem(("cuda", *key), message),)
-    )
 
 
 def _require_tree(entry: Entry[Recipe], root: Path) -> None:
