@@ -208,8 +208,7 @@ DENIED = "permission denied"
 DENIED_HINT = "run it as root, or join the group: `usermod -aG docker $USER`, and log in again"
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(NamedTuple):
     """The properties of the engine (``docker info``)."""
 
     version: str

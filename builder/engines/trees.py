@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from builder.core.errors import RecipeError
 from builder.core.sizes import RELEASE
@@ -97,8 +97,7 @@ class Draft:
         return {probe["option"]: probe["has"] for probe in probes if "option" in probe}
 
 
-@dataclass(frozen=True, slots=True)
-class CmakeServers:
+class CmakeServers(NamedTuple):
     """The servers of a tree, and what a recipe of it needs."""
 
     servers: Sequence[str]

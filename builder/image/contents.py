@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Event
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
@@ -68,8 +68,7 @@ class File:
     unread_code: str = ""  # why its device code could not be read
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """One layer of an image, from the lowest on; sizes are bytes."""
 
     digest: str

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from builder.core.errors import FetchError, RecipeError
 from builder.core.names import github_page
@@ -176,8 +176,7 @@ def identity(root: Path) -> str:
     return total.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTree:
+class LocalTree(NamedTuple):
     """A directory of this repository; ``identity`` as ``identity`` gives it."""
 
     path: Path
@@ -207,8 +206,7 @@ class PypiFile:
     below: str = ""  # directory of the tree that has these files; empty: its root
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """A Python project that the base has installed; ``version`` may contain ``*``."""
 
     name: str
@@ -293,8 +291,7 @@ OF_THIS_MACHINE = ("etc/hostname", "etc/resolv.conf")
 own (mmdebstrap(1), "SOURCE_DATE_EPOCH")."""
 
 
-@dataclass(frozen=True, slots=True)
-class BootstrappedRoot:
+class BootstrappedRoot(NamedTuple):
     """The Debian root is made by mmdebstrap from the distribution's packages."""
 
     suite: str

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tomlkit
 from tomlkit import TOMLDocument
@@ -41,8 +41,7 @@ class NamedCommit:
     """The file of a release on PyPI."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recount:
+class Recount(NamedTuple):
     """The number of a source's commits, under a key of the recipe, before and after a move."""
 
     key: tuple[str, str]

@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import groupby
+from typing import NamedTuple
 
 from builder.core import archives
 from builder.sources.git import (
@@ -67,8 +68,7 @@ class NoDiffError(NotADiffError):
     """A text without any diff."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hunk:
+class Hunk(NamedTuple):
     """One hunk: it starts at line ``start`` (from 1) of the old file, ``new_start`` of the new one.
 
     Its lines begin with "-" (removed), "+" (added) or " " (context).  ``heading`` is the line above

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from builder.core import archives, farm
 from builder.core.errors import FetchError, GoneError, PatchError, WorldError
@@ -201,8 +201,7 @@ MOUNTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BuildContext:
+class BuildContext(NamedTuple):
     """A build context that ``docker buildx build`` takes.
 
     ``named`` are directories, or where images of the base are found; ``platforms`` ("linux/amd64")

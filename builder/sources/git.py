@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.request import getproxies_environment
 from uuid import uuid4
 
@@ -658,16 +658,14 @@ class NoTreeError(Exception):
     """A directory has a file that git cannot store in a tree; the text names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountedFile:
+class CountedFile(NamedTuple):
     """A file of a diff as git reads it: the numbers of added and removed lines (None: binary)."""
 
     path: str
     counts: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(NamedTuple):
     """An applied diff: the new tree, what git read, and the hunks that moved."""
 
     tree: str

@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from builder.core import archives
@@ -291,8 +291,7 @@ def smallest_root(architecture: str) -> list[str]:
     return [*(f"?and({each},?architecture({architecture}))" for each in chosen), "apt"]
 
 
-@dataclass(frozen=True, slots=True)
-class Solver:
+class Solver(NamedTuple):
     """The package lists of a suite, in a directory."""
 
     folder: Path

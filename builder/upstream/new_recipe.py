@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from identify.vendor.licenses import LICENSES
@@ -210,8 +210,7 @@ class Wish:
     license: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecipe:
+class NewRecipe(NamedTuple):
     """A valid recipe that has not been written."""
 
     file: Path

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from builder.build.roots import in_engine
 from builder.core.errors import BuilderError, FetchError, GoneError, PatchError, UntriedError
@@ -134,8 +135,7 @@ class PatchFinding:
         return self.state == (PatchState.ABSENT if self.expected == "absent" else APPLIES)
 
 
-@dataclass(frozen=True, slots=True)
-class PatchCheck:
+class PatchCheck(NamedTuple):
     """Tries one patch of a recipe on one target.
 
     ``history`` is the target's, where there is one.  ``earlier`` are the patches before it, each
