@@ -386,8 +386,7 @@ def read_contents(
         return _composed(manifest, image, found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scanner:
+class _Scanner(NamedTuple):
     work: Path
     options: ReadOptions
     scans: Path | None  # where scans are kept
@@ -397,7 +396,7 @@ class _Scanner:
         """The entries of a layer, in its order; the lowest has the number 0."""
         options = self.options
         if options.card is not None and number < options.code_above:
-            return replace(self, options=replace(options, card=None)).layer(blob, number)
+            return self._replace(options=replace(options, card=None)).layer(blob, number)
         if self.scans is None or blob.stat().st_size < SMALLEST:
             return list(layer_entries(blob, self.file, self.stop))
         kept = scanned(self.scans, blob.name, options)

@@ -177,14 +177,12 @@ class AnyPlan(ABC):
         return isinstance(self.family, families.EngineFamily) and self.family.extends_base
 
     @property
-    def compresses_base(self) -> bool:
-        """Whether the layers of its base are compressed again, like its own."""
-        return False
-
-    @property
-    @abstractmethod
     def worth_caching(self) -> bool:
-        """Whether a registry may keep the layers of its steps."""
+        """Whether a registry may keep the layers of its steps: not of a published image, nor of an
+        overlay, which is built in seconds and would keep its base's layers, too."""
+        if isinstance(self.family, families.EngineFamily):
+            return self.family.package_paths is None
+        return isinstance(self.recipe, BaseRecipe) and self.recipe.published is None
 
     @property
     def has_nvcc(self) -> bool:
@@ -291,11 +289,6 @@ class BasePlan(AnyPlan):
         """The stages that become images, and the compression of their layers."""
         return self.family.stages
 
-    @property
-    def worth_caching(self) -> bool:
-        """Whether no registry has it already."""
-        return self.recipe.published is None
-
     def opened(self) -> BasePlan:
         """The base without a digest that its recipe does not pin."""
         below = self.base.opened() if self.base else None
@@ -303,11 +296,6 @@ class BasePlan(AnyPlan):
         if source and source.digest is None and isinstance(root, RegistryRoot):
             root = replace(root, digest="")
         return replace(self, base=below, root=root)
-
-    @property
-    def published_root(self) -> RegistryRoot | None:
-        """The published image that it starts from; None: it starts from none."""
-        return self.root if self.recipe.published and isinstance(self.root, RegistryRoot) else None
 
     @property
     def references(self) -> Mapping[str, str]:
@@ -365,11 +353,6 @@ class Plan(AnyPlan):
     def code(self) -> list[str]:
         """The code that decides which cards run the engine: "sm_120a"."""
         return list(self.family.machine_code(self.recipe))
-
-    @property
-    def worth_caching(self) -> bool:
-        """Not an overlay's: it is built in seconds, and its base's layers would be kept with it."""
-        return self.family.package_paths is None
 
     @property
     def compresses_base(self) -> bool:

@@ -60,8 +60,7 @@ PYTHON = "3.12"  # as in vLLM's images; wheels of vLLM fit several
 APPLIES, UPSTREAM, CONFLICTS = PatchState.APPLIES, PatchState.UPSTREAM, PatchState.CONFLICTS
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSession:
+class SourceSession(NamedTuple):
     """Mirrors and a work directory, shared by the commands on sources and patches."""
 
     catalog: Catalog

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -31,8 +31,7 @@ from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, d
 from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeChange(Generic[R]):
+class RecipeChange(NamedTuple, Generic[R]):
     """The file of a recipe or a base, and its new text; ``write`` writes it."""
 
     file: Path
@@ -449,8 +448,7 @@ COMMIT_DIGITS = 9
 DIGEST_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenRecipe:
+class FrozenRecipe(NamedTuple):
     """A recipe like any other, under a name of its own, with fixed pins; and a catalog with it."""
 
     entry: Entry[Recipe]
@@ -589,12 +587,12 @@ def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
     text = edit.without_patches(frozen.entry.text, patches)
     entry = _entry(text, frozen.entry.file, Recipe)
     catalog = replace(frozen.catalog, engines={**frozen.catalog.engines, entry.name: entry})
-    return replace(frozen, entry=entry, catalog=catalog, dropped=names)
+    return frozen._replace(entry=entry, catalog=catalog, dropped=names)
 
 
 def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[PatchFinding]]:
     """A frozen recipe without patches that upstream contains; and the patches that do not apply."""
-    patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
+    patch_set = session._replace(catalog=frozen.catalog).patch_set(frozen.entry)
     findings = on_pin(patch_set) if patch_set.patches else []
     known = {PatchState.UPSTREAM, PatchState.UNTRIED}  # a build tries: it has an engine
     unfit = [each for each in findings if not each.good and each.state not in known]
