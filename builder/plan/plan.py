@@ -422,7 +422,6 @@ class Plan(AnyPlan):
         return made | {layout.BASE_NAME: self.base_references["runtime"], layout.BASE_DIGEST: base}
 
     def _recipe_labels(self) -> dict[str, str]:
-        """OCI image annotations, and our own."""
         recipe = self.recipe
         labels = {
             "org.opencontainers.image.title": recipe.engine,

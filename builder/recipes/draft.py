@@ -72,7 +72,6 @@ def _line(line: Line, width: int) -> Iterator[str]:
 
 
 def _filled(words: list[str]) -> Iterator[str]:
-    """The items of a list, as many on a line as fit."""
     filled = "   "
     for word in words:
         if filled.strip() and len(f"{filled} {word}") > WIDTH:

@@ -659,7 +659,6 @@ def _doubts(
 
 
 def _is_merged(scratch: Scratch, tree: str, file: FileDiff, done: str) -> bool:
-    """Whether a three-way merge gives the file that the applied diff has."""
     try:
         merged = scratch.apply(tree, file.text, "--3way").tree
     except NotApplicableError:
@@ -726,7 +725,6 @@ def is_absent(scratch: Scratch, tree: str, paths: Sequence[str]) -> bool:
 
 
 def _conflicts(scratch: Scratch, tree: str, file: FileDiff) -> list[Conflict]:
-    """The hunks of one file of a diff that do not fit a tree."""
     lines = _lines(scratch, tree, file.old)
     if file.old is None:
         there = _lines(scratch, tree, file.new) is not None

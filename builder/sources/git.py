@@ -277,7 +277,6 @@ def _start(
     environment: Mapping[str, str] | None = None,
     inherit: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start git, with pipes to write to and to read from."""
     variables = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     if network and not _configures_low_speed():
         variables.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", SLOW_BYTES)
@@ -522,7 +521,6 @@ class GitRepository:
             raise
 
     def _content(self, name: str, kind: str) -> bytes:
-        """The content of an object of that kind, all of it."""
 
         def read(reader: Git) -> bytes:
             _, found, size, content = reader.get_object_data(name)

@@ -62,7 +62,6 @@ class Advertised(BaseModel):
 
 
 def _parsed(listing: bytes) -> Advertised:
-    """The output of ``git ls-remote --symref``."""
     refs, head = dict[str, str](), ""
     for line in listing.decode("utf-8", "backslashreplace").splitlines():
         what, _, name = line.partition("\t")
@@ -266,7 +265,6 @@ class Mirror:
         return output
 
     def _ask_again(self, repository: Path, *arguments: str, stdin: bytes) -> bytes:
-        """Run git, again after a temporary failure of the server."""
 
         def failure_of(error: BaseException) -> WebError | None:
             if not isinstance(error, GitError):

@@ -163,7 +163,6 @@ def explained(name: str, version: str) -> Iterator[None]:
 
 
 def _parsed(project: str, response: Response) -> ProjectPage:
-    """A page of the Simple repository API, in any of its formats."""
     from email.message import Message
 
     from pypi_simple import ProjectPage, UnsupportedRepoVersionError

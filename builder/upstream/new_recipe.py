@@ -459,7 +459,6 @@ def _own_names(catalog: Catalog, url: str) -> list[tuple[str, str]]:
 
 
 def _homes(catalog: Catalog) -> Iterator[tuple[Recipe, str]]:
-    """The recipes with a git repository, and its URL."""
     for entry in catalog.engines.values():
         if entry.recipe is not None and isinstance(entry.recipe.source, GitSource):
             yield entry.recipe, entry.recipe.source.git
