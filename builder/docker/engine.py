@@ -20,14 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from builder.core.errors import (
-    BuilderError,
-    FetchError,
-    GoneError,
-    RegistryError,
-    UntriedError,
-    WorldError,
-)
+from builder.core import errors
 from builder.core.files import full_disk, mentions_full_disk
 from builder.core.parallel import output_of
 
@@ -42,7 +35,7 @@ MOST_OUTPUT = 1 << 20  # bytes that are kept of the beginning of an output, and 
 BLOCK = 1 << 16
 
 
-class LateError(UntriedError):
+class LateError(errors.UntriedError):
     """The client was stopped because it did not end in time."""
 
 
@@ -65,8 +58,10 @@ def executable() -> str:
         if _has_buildx(path):
             return path
     if found:
-        raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
-    raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
+        raise errors.WorldError(
+            "docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT
+        )
+    raise errors.WorldError("there is no docker on this machine", hint=INSTALL_HINT)
 
 
 def _has_buildx(path: str) -> bool:
@@ -274,7 +269,7 @@ def buildx_version() -> str:
     """``github.com/docker/buildx 0.13.1 ...``.  Raises ``WorldError``."""
     done = call("buildx", "version")
     if done.returncode != 0:
-        raise WorldError("buildx does not run", done.stderr.strip(), INSTALL_HINT)
+        raise errors.WorldError("buildx does not run", done.stderr.strip(), INSTALL_HINT)
     return done.stdout.strip()
 
 
@@ -304,8 +299,8 @@ def ask_engine() -> Engine:
         lines = done.stderr.strip().splitlines()
         why = "; ".join(found.get("ServerErrors") or lines[-1:])
         if DENIED in why.lower():
-            raise WorldError("this user may not use Docker", why, DENIED_HINT)
-        raise WorldError("Docker does not answer", why, START_HINT)
+            raise errors.WorldError("this user may not use Docker", why, DENIED_HINT)
+        raise errors.WorldError("Docker does not answer", why, START_HINT)
     return _properties(found)
 
 
@@ -333,7 +328,7 @@ def image(reference: str) -> Image | None:
         if "no such image" in done.stderr.lower():
             return None
         ask_engine()  # raises where it does not answer
-        raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
+        raise errors.WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
     found = json.loads(done.stdout)[0]
     others = [name.partition("@")[2] for name in found.get("RepoDigests") or []]
     return Image(
@@ -394,7 +389,7 @@ def split(repository: str) -> tuple[str, str]:
     return HUB, repository if slash else f"library/{repository}"
 
 
-def refusal(reference: str, why: str) -> BuilderError:
+def refusal(reference: str, why: str) -> errors.BuilderError:
     """The error for what Docker or buildx prints about an image of a registry.
 
     ``GoneError`` where the registry does not have it, or not for that platform, ``RegistryError``
@@ -404,24 +399,24 @@ def refusal(reference: str, why: str) -> BuilderError:
     repository = re.split("[:@]", path)[0]
     text = why.replace(f"/{repository}", "/")  # a name may have such words
     if REFUSED.search(text):  # before GONE: "does not exist or may require authorization"
-        return RegistryError(
+        return errors.RegistryError(
             f"{registry} refuses to give {reference} with this login",
             why,
             "check the name, because a registry may answer like that where there is no such "
             f"image; for a private one: `docker login{'' if registry == HUB else f' {registry}'}`",
         )
     if GONE.search(text) and not SILENT.search(text):
-        return GoneError(
+        return errors.GoneError(
             f"{registry} has no {reference}",
             why,
             "check the name and the tag: it may have been deleted there",
         )
     if "x509" in text:
         what = f"{registry}: no secure connection: {reference}"
-        return FetchError(what, why, UNTRUSTED_HINT)
+        return errors.FetchError(what, why, UNTRUSTED_HINT)
     verb = "does not answer" if SILENT.search(text) else "fails"
     hint = "check the network, or try again later"
-    return FetchError(f"{registry} {verb}: {reference}", why, hint)
+    return errors.FetchError(f"{registry} {verb}: {reference}", why, hint)
 
 
 @contextmanager
@@ -455,7 +450,7 @@ def tag(reference: str, new: str) -> None:
         if "already exists" not in why:
             break
     hint = "another user may have removed the image: build again"
-    raise WorldError(f"Docker cannot tag {reference} as {new}", why or "", hint)
+    raise errors.WorldError(f"Docker cannot tag {reference} as {new}", why or "", hint)
 
 
 def untag(reference: str) -> str:
@@ -474,7 +469,7 @@ def load(archive: Path, name: str) -> None:
     Raises ``SpaceError`` where the engine's disk is full, ``WorldError`` where it refuses.
     """
     replaced = f"{name}-replaced"
-    with suppress(WorldError):  # mostly there is none
+    with suppress(errors.WorldError):  # mostly there is none
         tag(name, replaced)
     try:
         why = refused(whales().image.load, archive, quiet=True)
@@ -484,4 +479,4 @@ def load(archive: Path, name: str) -> None:
         return
     if mentions_full_disk(why):
         raise full_disk(f"Docker was loading the new image: {why}", engine().root)
-    raise WorldError("Docker cannot load the new image", why)
+    raise errors.WorldError("Docker cannot load the new image", why)

@@ -24,7 +24,7 @@ from builder.engines.llama_cpp import (
     SERVER,
     page_files,
 )
-from builder.recipes.draft import DraftTable, Line, lines_of
+from builder.recipes.edit import DraftTable, Line, lines_of
 from builder.recipes.schema import Cuda
 
 # A tree with CMakeLists.txt, and servers in it.

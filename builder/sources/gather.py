@@ -29,15 +29,6 @@ from builder.docker import buildx
 from builder.engines.family import is_lfs_pointer
 from builder.engines.layout import LAYOUT
 from builder.plan import inputs
-from builder.plan.inputs import (
-    OF_THIS_MACHINE,
-    BootstrappedRoot,
-    GitCommit,
-    Installed,
-    LocalTree,
-    PypiFile,
-    SourceChoice,
-)
 from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
@@ -49,12 +40,12 @@ from builder.sources.patches import PatchContext, apply_all, pieces
 # A source as a tree: of git's objects if it is patched or pinned by commit, else of files.
 
 
-def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:
+def tree_of(source: inputs.SourceChoice, repositories: Repositories, work: Path) -> str:
     """The source as a tree of the scratch repository, submodules in their places.
 
     ``work`` is an empty directory.  Raises ``FetchError``.
     """
-    if isinstance(source, GitCommit):
+    if isinstance(source, inputs.GitCommit):
         return repositories.tree(
             source.url, source.commit, submodules=source.submodules, moved=source.moved
         )
@@ -63,7 +54,7 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
     return stored_tree(source, folder, repositories)
 
 
-def stored_tree(source: SourceChoice, folder: Path, repositories: Repositories) -> str:
+def stored_tree(source: inputs.SourceChoice, folder: Path, repositories: Repositories) -> str:
     """A directory, which is removed, as a tree of the scratch repository."""
     try:
         tree = repositories.scratch.tree_from(folder)
@@ -72,13 +63,13 @@ def stored_tree(source: SourceChoice, folder: Path, repositories: Repositories) 
             "git cannot store the source, so it cannot be patched", str(error)
         ) from error
     shutil.rmtree(folder)
-    if isinstance(source, PypiFile) and source.below:
+    if isinstance(source, inputs.PypiFile) and source.below:
         return repositories.scratch.with_submodules(EMPTY_TREE, {source.below: tree})
     return tree
 
 
 def _unpack(
-    source: LocalTree | PypiFile | Installed,
+    source: inputs.LocalTree | inputs.PypiFile | inputs.Installed,
     cache: Path,
     target: Path,
     log: Log,
@@ -89,12 +80,12 @@ def _unpack(
 
     A wheel's own directory, or an sdist's below its single top directory.
     """
-    if isinstance(source, Installed):
+    if isinstance(source, inputs.Installed):
         raise FetchError(
             f"the files of {source.name} in the base are unknown before it is built",
             hint="name a wheel (pypi) or a commit (git) as the source",
         )
-    if isinstance(source, LocalTree):
+    if isinstance(source, inputs.LocalTree):
         for file in inputs.tree_files(source.path):
             copy = target / file.relative_to(source.path)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +104,7 @@ def _unpack(
 
 
 def unpacked(
-    source: PypiFile, cache: Path, folder: Path, log: Log, *, offline: bool
+    source: inputs.PypiFile, cache: Path, folder: Path, log: Log, *, offline: bool
 ) -> tuple[Path, Path]:
     """A file of PyPI, unpacked into the new ``folder``: its top directory, and the source in it."""
     (archive,) = pypi.fetch([source.file], cache, log, offline=offline)
@@ -265,7 +256,7 @@ REACHES = "check that this machine reaches a Debian mirror (apt-get update), the
 
 
 def bootstrap(
-    root: BootstrappedRoot,
+    root: inputs.BootstrappedRoot,
     architecture: Architecture,
     work: Path,
     log: Log,
@@ -300,7 +291,7 @@ def bootstrap(
         command.append(f"--customize-hook={WITHOUT_SOURCES}")
     command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
     command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
-    command += [f'--customize-hook=rm -f "$1"/{name}' for name in OF_THIS_MACHINE]
+    command += [f'--customize-hook=rm -f "$1"/{name}' for name in inputs.OF_THIS_MACHINE]
     command += [suite, str(target), *origin]
     status, stderr = _run(command, work)
     if status != 0:
@@ -394,7 +385,7 @@ def fetch_commits(plan: Plan, options: GatherOptions) -> None:
         workspace(cache) as work,
         closing(Repositories(cache, work, log, offline=options.offline)) as repositories,
     ):
-        if isinstance(plan.source, GitCommit):
+        if isinstance(plan.source, inputs.GitCommit):
             repositories.pin(plan.source.url, plan.source.commit)
         context = PatchContext(repositories, work, None, options.log)
         for each in plan.patches:
@@ -436,7 +427,7 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
     secrets = _apt_sources(plan, options, work)
     folder = work / "context"
     folder.mkdir()
-    if isinstance(plan.root, BootstrappedRoot):
+    if isinstance(plan.root, inputs.BootstrappedRoot):
         sources = secrets.get("apt-sources")
         for install in plan.debian.installs:
             locked_debs = work / install.context / install.architecture
@@ -530,7 +521,7 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     context.mkdir()
     target = context / "tree"
     committed = 0
-    if not isinstance(plan.source, GitCommit) and not plan.patches:
+    if not isinstance(plan.source, inputs.GitCommit) and not plan.patches:
         _unpack(plan.source, options.cache, target, options.log, offline=options.offline)
     else:
         with _patched(plan, options, work) as (repositories, _, patched, committed):
@@ -587,7 +578,7 @@ def _patched(
         tree, committed = EMPTY_TREE, 0
         if plan.patches or not plan.family.package_paths:
             tree = tree_of(plan.source, repositories, work)
-            if isinstance(plan.source, GitCommit):
+            if isinstance(plan.source, inputs.GitCommit):
                 committed = repositories.scratch.time_of(plan.source.commit)
         context = PatchContext(repositories, work, options.image, options.log)
         yield repositories, tree, apply_all(context, tree, plan.patches), committed

@@ -18,21 +18,9 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import from_json
 
-from builder.core import sizes
+from builder.core import sizes, web
 from builder.core.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.core.log import Log
-from builder.core.web import (
-    Client,
-    Follow,
-    Response,
-    RetryPolicy,
-    WebError,
-    cause,
-    origin,
-    split_url,
-    store,
-    stored,
-)
 from builder.recipes.locks import PinnedFile
 
 if TYPE_CHECKING:
@@ -54,7 +42,7 @@ def fetch(
     another digest, and where a file is not in the cache and ``offline``.
     """
     places = {file: cache / "pypi" / file.sha256 for file in files}
-    missing = [file for file, folder in places.items() if stored(folder) is None]
+    missing = [file for file, folder in places.items() if web.stored(folder) is None]
     if missing and offline:
         names = ", ".join(f"{file.name} {file.version}" for file in missing)
         raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
@@ -67,8 +55,8 @@ def fetch(
             log(f"fetching {package.filename}{size}")
             name = Path(package.filename).name
             with explained(file.name, file.version):
-                store(index.client, package.url, name, file.sha256, places[file])
-    return [path for file in files if (path := stored(places[file]))]
+                web.store(index.client, package.url, name, file.sha256, places[file])
+    return [path for file in files if (path := web.stored(places[file]))]
 
 
 def pip_setting(name: str) -> str | None:
@@ -96,13 +84,13 @@ class Index:
         from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
         certificate = None if "REQUESTS_CA_BUNDLE" in os.environ else pip_setting("cert")
-        self.client = Client(Path(certificate) if certificate else None)
+        self.client = web.Client(Path(certificate) if certificate else None)
         self._endpoint = (pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT).rstrip("/")
 
     def page(self, project: str, version: str = "") -> ProjectPage:
         """The page of a project; ``version`` is for the error."""
         with explained(project, version):
-            return RetryPolicy().call(lambda: self._page(project))
+            return web.RetryPolicy().call(lambda: self._page(project))
 
     def _page(self, project: str) -> ProjectPage:
         from packaging.utils import canonicalize_name
@@ -114,7 +102,7 @@ class Index:
             headers={"Accept": ACCEPT_ANY},
             limit=LARGEST_PAGE,
             total_timeout=PAGE_TIMEOUT,
-            follow=Follow.ANYWHERE,
+            follow=web.Follow.ANYWHERE,
         )
         if response.status == 404:
             raise GoneError(
@@ -144,8 +132,8 @@ class Index:
 
         So pip does; nothing else has the login of a private index.
         """
-        own, file = split_url(self._endpoint), split_url(package.url)
-        if own.username is None or origin(package.url) != origin(self._endpoint):
+        own, file = web.split_url(self._endpoint), web.split_url(package.url)
+        if own.username is None or web.origin(package.url) != web.origin(self._endpoint):
             return package
         login, address = own.netloc.rpartition("@")[0], file.netloc.rpartition("@")[2]
         return replace(package, url=file._replace(netloc=f"{login}@{address}").geturl())
@@ -156,13 +144,13 @@ def explained(name: str, version: str) -> Iterator[None]:
     """Raise ``FetchError`` where the index does not give a file or a page."""
     try:
         yield
-    except WebError as error:
+    except web.WebError as error:
         hint = "try again; `pip config list` shows which index is used"
         what = f"cannot fetch {name} {version}".rstrip()
-        raise FetchError(what, cause(error), hint) from error
+        raise FetchError(what, web.cause(error), hint) from error
 
 
-def _parsed(project: str, response: Response) -> ProjectPage:
+def _parsed(project: str, response: web.Response) -> ProjectPage:
     from email.message import Message
 
     from pypi_simple import ProjectPage, UnsupportedRepoVersionError
@@ -176,8 +164,8 @@ def _parsed(project: str, response: Response) -> ProjectPage:
             charset = named.get_content_charset()
             return ProjectPage.from_html(project, response.content, response.url, charset)
     except (ValueError, LookupError, RecursionError, UnsupportedRepoVersionError) as error:
-        raise WebError("its page is damaged, or of another format", temporary=False) from error
-    raise WebError("its page is not a page of a package index", temporary=False)
+        raise web.WebError("its page is damaged, or of another format", temporary=False) from error
+    raise web.WebError("its page is not a page of a package index", temporary=False)
 
 
 def digest_of(package: DistributionPackage) -> str:

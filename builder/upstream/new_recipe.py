@@ -32,8 +32,7 @@ from builder.plan.inputs import PypiFile
 from builder.plan.resolver import Resolver
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, CatalogFile, locks_of, parse, read_text
-from builder.recipes.draft import DraftTable, Line, lines_of, text
-from builder.recipes.edit import SHORT_COMMIT, NamedCommit
+from builder.recipes.edit import SHORT_COMMIT, DraftTable, Line, NamedCommit, lines_of
 from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
 from builder.recipes.schema import Cuda, GitSource, InstalledSource, PypiSource, Recipe
@@ -265,7 +264,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
         Line("base", like.base if like else read.base if read else ""),
         *([Line("platform", like.platform)] if like and len(like.platform) > 1 else []),
     ]
-    written = text(
+    written = edit.written(
         [
             DraftTable(
                 "", head, f"Written by `builder recipe new` from {_named(tree)}: not built yet."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
@@ -31,7 +31,8 @@ from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, d
 from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by
 
 
-class RecipeChange(NamedTuple, Generic[R]):
+@dataclass(frozen=True, slots=True)
+class RecipeChange(Generic[R]):
     """The file of a recipe or a base, and its new text; ``write`` writes it."""
 
     file: Path
