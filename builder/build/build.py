@@ -452,8 +452,8 @@ def _there(base: BasePlan) -> dict[str, docker.Image]:
 
 def pulled_root(base: BasePlan, active: ActiveBuild) -> dict[str, docker.Image]:
     """The published image that a base starts from, pulled; empty: it starts from none."""
-    published, root = base.recipe.published, base.published_root
-    if published is None or root is None:
+    published, root = base.recipe.published, base.root
+    if published is None or not isinstance(root, RegistryRoot):
         return {}
     log, target, offline = active.progress.log, base.platforms.target, active.offline
     found = roots.fetch(base.name, published, root.digest, log, target=target, offline=offline)
@@ -507,7 +507,7 @@ def build_stages(
             on_progress,
             builder,
             compression=plan.stages[stage],
-            compress_base=plan.compresses_base,
+            compress_base=isinstance(plan, Plan) and plan.compresses_base,
             cache=layer_cache(plan, stage, active, anew=bool(again)),
             again=again,
         )

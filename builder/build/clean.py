@@ -22,7 +22,7 @@ from builder.core.log import Log
 from builder.core.platforms import GNU_TRIPLETS, Platform
 from builder.core.settings import RootWay, Settings
 from builder.docker import engine as docker
-from builder.docker.engine import Held, Usage
+from builder.docker.usage import Held, Usage, prune
 from builder.engines.layout import (
     BASE_NAME,
     BASES,
@@ -313,7 +313,7 @@ def remove(rows: Sequence[Row], settings: Settings, log: Log) -> Iterator[str]:
                 filters = {
                     f"{'id' if row.name == 'ccache' else 'type'}={each}" for each in row.things
                 }
-                yield from filter(None, map(docker.prune, sorted(filters)))
+                yield from filter(None, map(prune, sorted(filters)))
                 continue
             for thing in row.things:
                 yield from _removed(row, thing)

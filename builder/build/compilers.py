@@ -26,9 +26,9 @@ from builder.plan.inputs import GitCommit, where
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, read_model
 from builder.recipes.fields import THREAD, Model, Text
-from builder.sources import gather, pypi
+from builder.sources import gather, pypi, releases
 from builder.sources.gather import GatherOptions
-from builder.sources.pypi import IndexFile
+from builder.sources.releases import IndexFile
 from simulator import SimulatorError, compilers
 from simulator.compilers import Kernels, find_kernels
 
@@ -177,7 +177,7 @@ class Toolkit(NamedTuple):
 def listed(versions: Sequence[str] | None = None) -> list[Toolkit]:
     """The releases for CUDA 13, the oldest first, or only the given ``versions``."""
     names = (NVCC, *SAME_VERSION, *SAME_DAY, CUBLAS)
-    offered = {name: pypi.releases(name, PYTHON) for name in names}
+    offered = {name: releases.releases(name, PYTHON) for name in names}
     found = [each for each in offered[NVCC] if each.version.startswith(CUDA)]
     missing = sorted({*(versions or [])} - {each.version for each in found})
     if missing:
@@ -220,7 +220,7 @@ def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
     parts.mkdir(parents=True)
     for file in pypi.fetch(toolkit.wheels, cache, log):
         archives.unpack(file, parts / file.name, texts_only=True)
-    pypi.fetch_text_files(toolkit.cublas, parts / CUBLAS, log)
+    releases.fetch_text_files(toolkit.cublas, parts / CUBLAS, log)
     for tree in parts.glob("*/nvidia/*"):
         shutil.copytree(tree, root, copy_function=shutil.move, dirs_exist_ok=True)
     shutil.rmtree(parts)

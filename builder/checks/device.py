@@ -32,7 +32,8 @@ from builder.checks.verdict import Check, CheckState, DeviceUse
 from builder.core import sizes
 from builder.core.errors import UsageError, listed
 from builder.engines.device_code import no_code
-from builder.engines.servers import ROUNDED, FolderServer, StatedLog
+from builder.engines.logs import READERS, ROUNDED, StatedLog
+from builder.engines.servers import FolderServer
 from builder.presets import cards, command, made_models, shapes
 from builder.presets.cards import Card
 from builder.presets.made_models import SizeError
@@ -135,14 +136,15 @@ class DeviceTrial:
         yield check_kernels(report, compiled_too=self.folder is not None)
         yield from _refusals(report, stacks)
         if self.folder:
-            yield check_stated(report, self.folder.read_log(log))
+            yield check_stated(report, READERS[self.folder.log](log))
         else:
             kinds, figures = by_kind(report, stacks), logged(log)
             expected = "as its own log states" if figures else "counted by function"
             yield _memory(report, expected, peaks(kinds), disagreements(kinds, figures))
 
     def _stated(self) -> StatedLog | None:
-        return self.folder.read_log(self.server.container.log()) if self.folder else None
+        folder = self.folder
+        return READERS[folder.log](self.server.container.log()) if folder else None
 
     def _requests(self) -> Iterator[Request]:
         server, seconds = self.server, float(self.serve.seconds)

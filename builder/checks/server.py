@@ -25,7 +25,7 @@ from builder.core import web
 from builder.core.errors import UntriedError
 from builder.core.json_model import first_error
 from builder.core.names import parts_of
-from builder.core.web import REFUSED, Opened, WebError, cause
+from builder.core.web import REFUSED, Response, WebError, cause
 from builder.docker.containers import Container, proxy, started
 from builder.engines import layout
 from builder.engines.servers import API_FLAVORS, ApiFlavor, filled, flavor_of
@@ -323,7 +323,7 @@ class ServerClient:
         *,
         whatever: bool = False,
         more: Mapping[str, str] = {},
-    ) -> Iterator[Opened]:
+    ) -> Iterator[Response]:
         """A response with the status 200, or with whatever status; ``more`` are headers."""
         data = b"" if body is None else json.dumps(body).encode()
         headers = {**more, **({"Content-Type": "application/json"} if data else {})}
@@ -340,7 +340,7 @@ class ServerClient:
         seconds: float,
         *,
         whatever: bool = False,
-    ) -> Iterator[Opened]:
+    ) -> Iterator[Response]:
         try:
             with self._web.open(
                 method,

@@ -44,12 +44,12 @@ def clean(
     the rest is cleaned.
     """
     from builder.build import clean as things
-    from builder.docker import engine as docker
+    from builder.docker.usage import usage as held
 
     recipes, loaded, usage = catalog_at(), user_settings(), None
     log("asking Docker what it holds")
     try:
-        usage = docker.usage()
+        usage = held()
     except WorldError as error:
         if model or {*(what or ())} & {*things.OF_DOCKER}:
             raise

@@ -23,7 +23,6 @@ from uuid import uuid4
 from builder.core.errors import BusyError, SpaceError, WorldError
 from builder.core.log import Log
 
-WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ALMOST_FULL = 1 / 16  # GiB: a tool that meets a full disk may leave this much
 FULL_WORDS = ("no space left on device", "out of diskspace", "disk quota exceeded")
 FREE_SPACE_HINT = (
@@ -104,9 +103,8 @@ def named_lock(cache: Path, name: str, wait: Callable[[str], None] | None = None
 def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
     """Hold the lock file ``file`` and give its descriptor; both it and its directory are created.
 
-    The directory must be this user's own; other users lose the permission to write to it.  Raises
-    ``BlockingIOError`` where another process holds the lock and ``wait`` is false; ``WorldError``
-    where the file is a link or a directory, or its directory is a link or another user's.
+    Raises ``BlockingIOError`` where another process holds the lock and ``wait`` is false;
+    ``WorldError`` where the file cannot be opened, or is a link.
     """
     lock = _opened(file)
     try:
@@ -117,61 +115,18 @@ def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
 
 
 def _opened(file: Path) -> int:
-    """Open a lock file in this user's directory; links are not followed."""
-    folder = _own_directory(file.parent)
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        lock = os.open(file.name, flags, 0o600, dir_fd=folder)
-    except IsADirectoryError as error:
-        what = f"the lock file {file} cannot be used"
-        raise WorldError(what, "it is a directory", _removed(file, "rm -r")) from error
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise _is_link(file) from error
-    finally:
-        os.close(folder)
-    if os.fstat(lock).st_nlink > 1:
-        os.close(lock)
-        raise _is_link(file)
-    return lock
-
-
-def _is_link(file: Path) -> WorldError:
-    return WorldError(
-        f"the lock file {file} is a link to another file",
-        "locking it would overwrite that file",
-        _removed(file),
-    )
-
-
-def _own_directory(folder: Path) -> int:
-    """Open a directory of this user, created if absent."""
-    hint = "set BUILDER_CACHE_DIR and BUILDER_STATE_DIR to directories of your own"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         if is_disk_full(error):
             raise
-        why = error.strerror or str(error)
-        raise WorldError(f"cannot create the directory {folder}", why, hint) from error
-    try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except NotADirectoryError as error:  # also a link, with both flags (open(2))
-        raise WorldError(f"{folder} is not a directory", "it is a link or a file", hint) from error
-    found = os.fstat(opened)
-    if found.st_uid != os.geteuid():
-        os.close(opened)
         raise WorldError(
-            f"the directory {folder} belongs to another user",
-            f"its owner is user {found.st_uid}, this is user {os.geteuid()}",
-            hint,
-        )
-    if found.st_mode & WRITABLE_BY_OTHERS:
-        os.fchmod(opened, stat.S_IMODE(found.st_mode) & ~WRITABLE_BY_OTHERS)
-    return opened
+            f"the lock file {file} cannot be used",
+            "it is a link" if file.is_symlink() else error.strerror or str(error),
+            f"{_removed(file)}; or set BUILDER_CACHE_DIR and BUILDER_STATE_DIR to directories of "
+            "your own",
+        ) from error
 
 
 @contextmanager
@@ -321,47 +276,30 @@ def _disk_of(folder: Path) -> tuple[Path, float, float]:
     return mount, usage.free / 2**30, usage.total / 2**30
 
 
-# A file that only this user writes, in a directory where others may write, too.
-
-
 @contextmanager
 def own_file(file: Path) -> Iterator[BinaryIO]:
     """Open a file to append to it and to read it; it and its directory are created if absent.
 
-    Raises ``WorldError`` where something else has its name: a link, another kind of file, a file of
-    another user; and where everybody may replace it.
+    Raises ``WorldError`` where a link, or anything but a file, has its name.
     """
-    at = file.parent
     try:
-        at.mkdir(parents=True, exist_ok=True)
-        folder = at.stat()
-        if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
-            raise WorldError(
-                f"cannot write to the directory {at}",
-                "every user of this machine may replace the files in it",
-                f"`chmod o-w {shlex.quote(str(at))}`",
-            )
-        at = file
+        file.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         opened = os.open(file, flags, 0o666)
     except OSError as error:
         if is_disk_full(error):
             raise
-        why = f"it is a link to {at.readlink()}" if at.is_symlink() else error.strerror
-        raise WorldError(f"cannot write to {at}", why or str(error), _removed(at)) from error
-    found = os.fstat(opened)
-    own = {os.geteuid(), folder.st_uid}  # root also appends to files of the directory's owner
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in own:
+        why = f"it is a link to {file.readlink()}" if file.is_symlink() else error.strerror
+        raise WorldError(f"cannot write to {file}", why or str(error), _removed(file)) from error
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        why = "a device, a second name of a file, or another user's file"
-        why = f"it is no file of this user alone: {why}"
-        raise WorldError(f"cannot write to {file}", why, _removed(file))
+        raise WorldError(f"cannot write to {file}", "it is no file", _removed(file))
     with os.fdopen(opened, "a+b") as stream:
         yield stream
 
 
-def _removed(path: Path, how: str = "rm") -> str:
-    return f"find out who created it, then remove it: `{how} {shlex.quote(str(path))}`"
+def _removed(path: Path) -> str:
+    return f"find out who created it, then remove it: `rm -r {shlex.quote(str(path))}`"
 
 
 # Directories that are made once for a key, and removed when no run uses them any more.

@@ -79,7 +79,6 @@ class RemoteFile(io.RawIOBase):
         return len(part)
 
     def _block(self) -> tuple[int, bytes]:
-        """The start and the bytes of the block at the position."""
         for start, block in self._blocks:
             if start <= self._at < start + len(block):
                 return start, block

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from platformdirs import user_cache_path, user_config_path, user_state_path
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
@@ -55,8 +54,7 @@ RootWay = Literal["auto", "registry", "mmdebstrap"]
 SNAPSHOT = "https://snapshot.debian.org"
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
+class Servers(NamedTuple):
     """The servers of Debian that the user chose."""
 
     mirror: str = ""

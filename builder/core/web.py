@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC
 from enum import Enum
 from ipaddress import ip_address
@@ -301,8 +301,8 @@ class Follow(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """A response without its content.  ``url`` is its address after redirects."""
+class Response:
+    """A response.  ``url`` is its address after redirects."""
 
     method: str
     url: str
@@ -310,6 +310,9 @@ class Head:
     reason: str
     headers: Mapping[str, str]
     """By name, whatever its case."""
+    content: bytes = b""
+    """Within its bounds; empty where it is still to be read."""
+    _raw: requests.Response | None = None
 
     @property
     def coding(self) -> str:
@@ -339,32 +342,13 @@ class Head:
         if self.status not in statuses:
             raise self.error()
 
-
-def _require_at_most(limit: int, size: int) -> None:
-    if size > limit:
-        raise WebError(f"its response is larger than {sizes.shown(limit)}", temporary=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Response(Head):
-    """A response that was read within its bounds."""
-
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Opened(Head):
-    """A response whose content is still to be read."""
-
-    _raw: requests.Response
-
     def blocks(self, *, unpacked: bool = False) -> Iterator[bytes]:
         """The content in blocks of at most ``BLOCK`` bytes, as they come.
 
         Without ``unpacked`` it is not decoded: no request asks for packed bytes.  Raises
         ``WebError``.
         """
-        while True:
+        while self._raw is not None:
             with _explained(self.url):
                 block = self._raw.raw.read1(BLOCK, decode_content=unpacked)
             if not block:
@@ -392,6 +376,11 @@ class Opened(Head):
         return bytes(content)
 
 
+def _require_at_most(limit: int, size: int) -> None:
+    if size > limit:
+        raise WebError(f"its response is larger than {sizes.shown(limit)}", temporary=False)
+
+
 class Client:
     """Sends requests, each once; threads may share it.
 
@@ -410,8 +399,7 @@ class Client:
         a bound; never for its status.
         """
         with self.open(method, url, **more) as opened:
-            head = (opened.method, opened.url, opened.status, opened.reason, opened.headers)
-            return Response(*head, opened.read(limit))
+            return replace(opened, content=opened.read(limit))
 
     @contextmanager
     def open(
@@ -426,7 +414,7 @@ class Client:
         least: int = 0,
         follow: Follow = Follow.NOWHERE,
         outward: bool = False,
-    ) -> Iterator[Opened]:
+    ) -> Iterator[Response]:
         """The response to a request, to be read in blocks.
 
         ``read_timeout`` is in seconds without a byte; ``total_timeout`` for the whole response
@@ -445,8 +433,8 @@ class Client:
             with _explained(url):
                 raw = self._send(method, url, sent, data, proxies, (read_timeout, seconds))
             with raw:
-                head = (method, raw.url, raw.status_code, raw.reason or "", raw.headers)
-                opened = Opened(*head, raw)
+                about = (raw.url, raw.status_code, raw.reason or "", raw.headers)
+                opened = Response(method, *about, _raw=raw)
                 target = opened.headers.get("Location", "")
                 if follow is Follow.NOWHERE or not (target and opened.status in REDIRECTING):
                     yield opened
@@ -485,7 +473,7 @@ class Client:
         )
 
 
-def redirect_url(response: Head, target: str, follow: Follow) -> str:
+def redirect_url(response: Response, target: str, follow: Follow) -> str:
     """The address of a redirect.  Raises ``WebError`` where it must not be followed."""
     url = join_url(response.url, target)
     before, after = origin(response.url), origin(url)
@@ -697,7 +685,7 @@ def store(
 
 
 def _store(
-    request: AbstractContextManager[Opened],
+    request: AbstractContextManager[Response],
     name: str,
     pinned: str,
     folder: Path,

@@ -249,7 +249,6 @@ def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
 
 
 def _inspect_image(reference: str, timeout: float, template: str = "{{json .Manifest}}") -> str:
-    """The output of ``imagetools inspect`` with a template."""
     options = [f"--builder={docker.context()}", f"--format={template}"]
     try:
         done = call("buildx", "imagetools", "inspect", *options, reference, timeout=timeout)

@@ -12,8 +12,7 @@ import re
 import shutil
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,14 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from builder.core.errors import (
-    BuilderError,
-    FetchError,
-    GoneError,
-    RegistryError,
-    UntriedError,
-    WorldError,
-)
+from builder.core import errors
 from builder.core.files import full_disk, mentions_full_disk
 from builder.core.parallel import output_of
 
@@ -43,7 +35,7 @@ MOST_OUTPUT = 1 << 20  # bytes that are kept of the beginning of an output, and 
 BLOCK = 1 << 16
 
 
-class LateError(UntriedError):
+class LateError(errors.UntriedError):
     """The client was stopped because it did not end in time."""
 
 
@@ -66,8 +58,10 @@ def executable() -> str:
         if _has_buildx(path):
             return path
     if found:
-        raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
-    raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
+        raise errors.WorldError(
+            "docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT
+        )
+    raise errors.WorldError("there is no docker on this machine", hint=INSTALL_HINT)
 
 
 def _has_buildx(path: str) -> bool:
@@ -93,12 +87,12 @@ def _info(path: str) -> dict[str, Any]:
     """
     command = [path, "system", "info", "--format", "{{json .}}"]
     try:
-        return _object(_run(command, INFO_TIMEOUT).stdout)
+        return json_object(_run(command, INFO_TIMEOUT).stdout)
     except (OSError, LateError):
         return {}
 
 
-def _object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
     """A JSON object; empty for any other text."""
     try:
         found = json.loads(text)
@@ -204,14 +198,12 @@ UNTRUSTED_HINT = (
     "/etc/docker/certs.d/REGISTRY/ca.crt"
 )
 TAG_ATTEMPTS = 10
-DF_ATTEMPTS, DF_FAILURES = 120, 5
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
 DENIED = "permission denied"
 DENIED_HINT = "run it as root, or join the group: `usermod -aG docker $USER`, and log in again"
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(NamedTuple):
     """The properties of the engine (``docker info``)."""
 
     version: str
@@ -277,7 +269,7 @@ def buildx_version() -> str:
     """``github.com/docker/buildx 0.13.1 ...``.  Raises ``WorldError``."""
     done = call("buildx", "version")
     if done.returncode != 0:
-        raise WorldError("buildx does not run", done.stderr.strip(), INSTALL_HINT)
+        raise errors.WorldError("buildx does not run", done.stderr.strip(), INSTALL_HINT)
     return done.stdout.strip()
 
 
@@ -301,14 +293,14 @@ def engine() -> Engine:
 def ask_engine() -> Engine:
     """The properties of the engine, asked now.  Raises ``WorldError`` where it does not answer."""
     done = call("system", "info", "--format={{json .}}")
-    found = _object(done.stdout)
+    found = json_object(done.stdout)
     if done.returncode != 0 or not found.get("ServerVersion"):
         # Clients before 27 exit with 0, and name the errors.
         lines = done.stderr.strip().splitlines()
         why = "; ".join(found.get("ServerErrors") or lines[-1:])
         if DENIED in why.lower():
-            raise WorldError("this user may not use Docker", why, DENIED_HINT)
-        raise WorldError("Docker does not answer", why, START_HINT)
+            raise errors.WorldError("this user may not use Docker", why, DENIED_HINT)
+        raise errors.WorldError("Docker does not answer", why, START_HINT)
     return _properties(found)
 
 
@@ -336,7 +328,7 @@ def image(reference: str) -> Image | None:
         if "no such image" in done.stderr.lower():
             return None
         ask_engine()  # raises where it does not answer
-        raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
+        raise errors.WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
     found = json.loads(done.stdout)[0]
     others = [name.partition("@")[2] for name in found.get("RepoDigests") or []]
     return Image(
@@ -397,7 +389,7 @@ def split(repository: str) -> tuple[str, str]:
     return HUB, repository if slash else f"library/{repository}"
 
 
-def refusal(reference: str, why: str) -> BuilderError:
+def refusal(reference: str, why: str) -> errors.BuilderError:
     """The error for what Docker or buildx prints about an image of a registry.
 
     ``GoneError`` where the registry does not have it, or not for that platform, ``RegistryError``
@@ -407,24 +399,24 @@ def refusal(reference: str, why: str) -> BuilderError:
     repository = re.split("[:@]", path)[0]
     text = why.replace(f"/{repository}", "/")  # a name may have such words
     if REFUSED.search(text):  # before GONE: "does not exist or may require authorization"
-        return RegistryError(
+        return errors.RegistryError(
             f"{registry} refuses to give {reference} with this login",
             why,
             "check the name, because a registry may answer like that where there is no such "
             f"image; for a private one: `docker login{'' if registry == HUB else f' {registry}'}`",
         )
     if GONE.search(text) and not SILENT.search(text):
-        return GoneError(
+        return errors.GoneError(
             f"{registry} has no {reference}",
             why,
             "check the name and the tag: it may have been deleted there",
         )
     if "x509" in text:
         what = f"{registry}: no secure connection: {reference}"
-        return FetchError(what, why, UNTRUSTED_HINT)
+        return errors.FetchError(what, why, UNTRUSTED_HINT)
     verb = "does not answer" if SILENT.search(text) else "fails"
     hint = "check the network, or try again later"
-    return FetchError(f"{registry} {verb}: {reference}", why, hint)
+    return errors.FetchError(f"{registry} {verb}: {reference}", why, hint)
 
 
 @contextmanager
@@ -458,7 +450,7 @@ def tag(reference: str, new: str) -> None:
         if "already exists" not in why:
             break
     hint = "another user may have removed the image: build again"
-    raise WorldError(f"Docker cannot tag {reference} as {new}", why or "", hint)
+    raise errors.WorldError(f"Docker cannot tag {reference} as {new}", why or "", hint)
 
 
 def untag(reference: str) -> str:
@@ -477,7 +469,7 @@ def load(archive: Path, name: str) -> None:
     Raises ``SpaceError`` where the engine's disk is full, ``WorldError`` where it refuses.
     """
     replaced = f"{name}-replaced"
-    with suppress(WorldError):  # mostly there is none
+    with suppress(errors.WorldError):  # mostly there is none
         tag(name, replaced)
     try:
         why = refused(whales().image.load, archive, quiet=True)
@@ -487,104 +479,4 @@ def load(archive: Path, name: str) -> None:
         return
     if mentions_full_disk(why):
         raise full_disk(f"Docker was loading the new image: {why}", engine().root)
-    raise WorldError("Docker cannot load the new image", why)
-
-
-# What the engine holds, and what of it containers use.
-
-
-class Held(NamedTuple):
-    """An image of the engine, as ``usage`` finds it."""
-
-    digest: str
-    names: tuple[str, ...]  # with tags; none: it was pulled by digest, or lost its names
-    labels: Mapping[str, str]
-    size: int  # bytes of layers that no other image has
-    used: bool  # a container is made of it, running or not
-
-
-class CacheRecord(NamedTuple):
-    """A record of BuildKit's cache: a layer, the files of a build, a cache mount."""
-
-    name: str
-    kind: str  # as ``docker buildx prune --filter type=`` takes it: "exec.cachemount"
-    about: str
-    size: int
-    used: bool  # by a build, now
-    shared: bool  # images have it, too: its removal frees nothing
-
-
-class Usage(NamedTuple):
-    """What the engine holds."""
-
-    images: tuple[Held, ...]
-    cache: tuple[CacheRecord, ...]
-    served: tuple[tuple[str, str], ...]  # the source of each mount, its container's command line
-
-
-def usage() -> Usage:
-    """Ask the engine, which may take many seconds.  Raises ``WorldError``."""
-    ask_engine()
-    for attempt in range(DF_ATTEMPTS):
-        done = call("system", "df", "--verbose", "--format={{json .}}")
-        found = _object(done.stdout)
-        # It answers one at a time; and it may fail where an image is removed in the meantime.
-        if found or (attempt >= DF_FAILURES and "already running" not in done.stderr):
-            break
-        time.sleep(1)
-    if not found:
-        raise WorldError("Docker does not say what it holds", done.stderr.strip())
-    listed = call("container", "ls", "--all", "--quiet", "--no-trunc")
-    if listed.returncode != 0:
-        raise WorldError("Docker does not say which containers there are", listed.stderr.strip())
-    containers = _inspected("container", listed.stdout.split())
-    used = {each["Image"] for each in containers}
-    sizes = {each["ID"]: _bytes(each["UniqueSize"]) for each in found.get("Images") or []}
-    images = [
-        Held(
-            each["Id"],
-            tuple(each.get("RepoTags") or []),
-            dict((each.get("Config") or {}).get("Labels") or {}),
-            sizes[each["Id"]],
-            each["Id"] in used,
-        )
-        for each in _inspected("image", [*sizes])
-    ]
-    cache = [
-        CacheRecord(
-            *(each["ID"].rstrip("*"), each["CacheType"], each["Description"]),
-            _bytes(each["Size"]),
-            *(each[name] == "true" for name in ("InUse", "Shared")),
-        )
-        for each in found.get("BuildCache") or []
-    ]
-    served = [
-        (mount.get("Source") or "", " ".join(each.get("Args") or []))
-        for each in containers
-        for mount in each.get("Mounts") or []
-    ]
-    return Usage(tuple(images), tuple(cache), tuple(served))
-
-
-def _inspected(kind: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """All that ``docker KIND inspect`` says; without the ones that are gone in the meantime."""
-    if not names:
-        return []
-    found = json.loads(call(kind, "inspect", *names).stdout or "[]")
-    return [each for each in found if each["Id"] in names]
-
-
-SIZE = re.compile(r"([\d.]+)([kMGT]?)B")
-
-
-def _bytes(text: str) -> int:
-    """``56.04MB``, as docker prints sizes: decimal units; 0 for another text."""
-    match = SIZE.fullmatch(text)
-    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " ")) if match else 0
-
-
-def prune(chosen: str) -> str:
-    """Remove the records of the engine's own BuildKit cache that a filter chooses, "type=regular",
-    and that no build uses; why that failed, or nothing."""
-    done = call("buildx", "prune", "--force", f"--builder={context()}", f"--filter={chosen}")
-    return done.stderr.strip() if done.returncode else ""
+    raise errors.WorldError("Docker cannot load the new image", why)

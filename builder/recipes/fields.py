@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,7 @@ from pydantic import (
     Tag,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 
 from builder.core.errors import RecipeError
@@ -224,6 +225,16 @@ class Model(BaseModel):
         strict=True,  # port = true is not 1, vmm = "no" is not false
         regex_engine="python-re",
     )
+
+    @model_validator(mode="after")
+    def _require_no_fault(self) -> Self:
+        for fault in self._faults():
+            raise ValueError(fault)
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        """What is wrong with keys that are valid by themselves."""
+        yield from ()
 
 
 def by_only_key(error: str, kinds: tuple[str, ...]) -> Discriminator:

@@ -24,7 +24,6 @@ from pydantic import (
     StringConstraints,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from builder.core.errors import RecipeError
@@ -185,11 +184,9 @@ class Lock(Model):
     build: tuple[PinnedFile, ...] = Field((), strict=False)
     runtime: tuple[PinnedFile, ...] = Field(strict=False)
 
-    @model_validator(mode="after")
-    def _of_something(self) -> Lock:
+    def _faults(self) -> Iterator[str]:
         if not self.build and not self.runtime:
-            raise ValueError("lists no file")
-        return self
+            yield "lists no file"
 
 
 def read_lock(file: Path) -> Lock:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, StringConstraints, Tag, model_validator
+from pydantic import Field, StringConstraints, Tag
 
 from builder.recipes.fields import (
     PEP440,
@@ -63,11 +64,9 @@ class AnyPatch(Model):
     no_probe: Text | None = None
     """Why the finished image cannot show that: then ``recipe check`` has no warning."""
 
-    @model_validator(mode="after")
-    def _require_no_reason_with_a_probe(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if self.probe is not None and self.no_probe is not None:
-            raise ValueError("no_probe says why there is no probe: leave one of them out")
-        return self
+            yield "no_probe says why there is no probe: leave one of them out"
 
     @property
     def origin(self) -> Origin:
@@ -166,11 +165,9 @@ class Script(Model):
     contains: list[Text] = []
     """Texts that the output must contain; otherwise the patch fails, whatever the exit status."""
 
-    @model_validator(mode="after")
-    def _require_no_system_path(self) -> Script:
+    def _faults(self) -> Iterator[str]:
         if ".." in self.at.split("/") or self.at.split("/")[1] in SYSTEM_DIRECTORIES:
-            raise ValueError(f"at = {self.at!r} would hide a file that the program needs")
-        return self
+            yield f"at = {self.at!r} would hide a file that the program needs"
 
 
 SYSTEM_DIRECTORIES = frozenset(
@@ -190,11 +187,10 @@ class ScriptPatch(AnyPatch):
         page = f"blob/{script.commit}/{script.path}"
         return Origin("script", name, script.git, "", script.commit, script.path, page)
 
-    @model_validator(mode="after")
-    def _require_files_when_absent(self) -> ScriptPatch:
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if self.expect == "absent" and not self.script.edits:
-            raise ValueError("name the files that it would change in edits: they must be absent")
-        return self
+            yield "name the files that it would change in edits: they must be absent"
 
 
 ENTRY_POINT = r"^[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?$"
@@ -250,11 +246,10 @@ class AddPatch(AnyPatch):
         add, page = self.add, f"tree/{self.add.commit}/{self.add.path}"
         return Origin("add", f"add {add.to}", add.git, "", add.commit, add.path, page)
 
-    @model_validator(mode="after")
-    def _require_applies(self) -> AddPatch:
+    def _faults(self) -> Iterator[str]:
+        yield from super()._faults()
         if self.expect == "absent":
-            raise ValueError('expect = "absent" is not allowed: the source never has it')
-        return self
+            yield 'expect = "absent" is not allowed: the source never has it'
 
 
 PATCHES = ("file", "pull", "pick", "script", "add")

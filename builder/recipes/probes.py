@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import fnmatch
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, Tag, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, Tag
 
 from builder.core.platforms import Platform
 from builder.recipes.fields import (
@@ -90,11 +90,9 @@ class OptionProbe(_OfPlatform):
     absent: bool = False
     """True: the option must not exist."""
 
-    @model_validator(mode="after")
-    def _require_no_values_when_absent(self) -> OptionProbe:
+    def _faults(self) -> Iterator[str]:
         if self.absent and (self.has or self.missing):
-            raise ValueError("an option that must be absent has no values")
-        return self
+            yield "an option that must be absent has no values"
 
 
 class LibraryProbe(_OfPlatform):
@@ -138,12 +136,10 @@ class FileProbe(_OfPlatform):
     sha256_not: Sha256 | None = None
     """sha256 that the file must not have."""
 
-    @model_validator(mode="after")
-    def _require_no_contents_when_absent(self) -> FileProbe:
+    def _faults(self) -> Iterator[str]:
         asks = self.has or self.missing or self.matches or self.sha256 or self.sha256_not
         if self.absent and asks:
-            raise ValueError("a file that must be absent has no contents")
-        return self
+            yield "a file that must be absent has no contents"
 
 
 class PythonProbe(_OfPlatform):
@@ -199,18 +195,15 @@ class Request(Model):
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """Time limit for the answer."""
 
-    @model_validator(mode="after")
-    def _one_content(self) -> Request:
+    def _faults(self) -> Iterator[str]:
         if self.body is not None and self.form:
-            raise ValueError("has either body or form")
+            yield "has either body or form"
         if unknown := [each for each in self.form.values() if each[:1] == "@" and each != TONE]:
-            raise ValueError(f"{unknown[0]} is no file that the check makes: only {TONE}")
-        if self.body is not None:
-            try:
-                json.loads(self.body)
-            except ValueError as error:
-                raise ValueError(f"body is not JSON: {error}") from error
-        return self
+            yield f"{unknown[0]} is no file that the check makes: only {TONE}"
+        try:
+            json.loads(self.body or "{}")
+        except ValueError as error:
+            yield f"body is not JSON: {error}"
 
 
 class Serve(Model):
@@ -251,18 +244,14 @@ class Serve(Model):
     no_device: Text | None = None
     """Why the smoke test does not start it on a simulated card; default: it does."""
 
-    @model_validator(mode="after")
-    def _asks_something(self) -> Serve:
+    def _faults(self) -> Iterator[str]:
         asked = (self.request is not None) + (self.refuses is not None)
         if asked != (self.api_flavor == "none"):
-            raise ValueError(
-                'needs either request or refuses where api_flavor is "none", and else neither'
-            )
+            yield 'needs either request or refuses where api_flavor is "none", and else neither'
         if self.refuses is not None and "{model}" in "".join((*self.arguments, *self.gpu)):
-            raise ValueError("refuses is for a start without {model}")
+            yield "refuses is for a start without {model}"
         if self.model != "llama" and self.request is None:
-            raise ValueError(f"model = {self.model!r} has no use without a request")
-        return self
+            yield f"model = {self.model!r} has no use without a request"
 
 
 class Budget(Model):
@@ -304,13 +293,11 @@ class Accept(Model):
     why: Text
     """The reason."""
 
-    @model_validator(mode="after")
-    def _names_what_it_covers(self) -> Accept:
+    def _faults(self) -> Iterator[str]:
         if (self.case is None) == (self.check == "numbers"):
-            raise ValueError('needs "case" where check is "numbers", and else "path"')
+            yield 'needs "case" where check is "numbers", and else "path"'
         if (self.path is None) == (self.case is None):
-            raise ValueError('needs either "path" or "case"')
-        return self
+            yield 'needs either "path" or "case"'
 
     @property
     def covered(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -96,11 +96,9 @@ class GitSource(Model):
     submodule: dict[TreePath, GitUrl] = {}
     """New URL of a submodule that has moved, by path."""
 
-    @model_validator(mode="after")
-    def _require_submodules(self) -> GitSource:
+    def _faults(self) -> Iterator[str]:
         if self.submodule and not self.submodules:
-            raise ValueError("submodule has no use where submodules = false")
-        return self
+            yield "submodule has no use where submodules = false"
 
 
 class InstalledSource(Model):
@@ -146,11 +144,9 @@ class Track(Model):
     """Nightlies of the channel that `tag prune` keeps, and rollbacks of each tag whose images it
     keeps. Version tags, and so the images of presets, always stay."""
 
-    @model_validator(mode="after")
-    def _require_one_upstream(self) -> Track:
+    def _faults(self) -> Iterator[str]:
         if sum(kind is not None for kind in (self.tag, self.branch, self.image)) != 1:
-            raise ValueError("needs exactly one of: tag, branch, image")
-        return self
+            yield "needs exactly one of: tag, branch, image"
 
 
 # The recipe.
@@ -326,11 +322,9 @@ class Artifact(Model):
     """Functions that it calls and no library that it loads defines, each with the reason. Another
     undefined function is an error, and a defined one in this list."""
 
-    @model_validator(mode="after")
-    def _require_loads(self) -> Artifact:
+    def _faults(self) -> Iterator[str]:
         if self.undefined and not self.loads:
-            raise ValueError("undefined has no use where loads = false")
-        return self
+            yield "undefined has no use where loads = false"
 
     @property
     def names(self) -> list[str]:
@@ -378,11 +372,9 @@ class RecipeImage(Model):
     """Compression of the layers; a published base's stay as they are. Docker reads zstd
     since 23.0, containerd since 1.5."""
 
-    @model_validator(mode="after")
-    def _require_port_for_health(self) -> RecipeImage:
+    def _faults(self) -> Iterator[str]:
         if self.health is not None and self.port is None:
-            raise ValueError("health is a page of the server on port: give port as well")
-        return self
+            yield "health is a page of the server on port: give port as well"
 
 
 class Build(Model):
@@ -530,44 +522,25 @@ class Recipe(Model):
             filled["cmake"] = [{"install": "targets", **call} for call in calls]
         return filled
 
-    @model_validator(mode="after")
-    def _require_extends(self) -> Recipe:
+    def _faults(self) -> Iterator[str]:
         if self.extends is None and "add" in self.model_fields_set:
-            raise ValueError("add has no use without extends")
-        return self
-
-    @model_validator(mode="after")
-    def _require_moving_channel(self) -> Recipe:
-        channel = self.track.channel if self.track else None
-        if channel is not None and channel not in self.image.moving:
-            raise ValueError(f"the channel {channel} must be among image.moving: it moves")
-        return self
-
-    @model_validator(mode="after")
-    def _require_health(self) -> Recipe:
+            yield "add has no use without extends"
+        if self.channel and self.channel not in self.image.moving:
+            yield f"the channel {self.channel} must be among image.moving: it moves"
         if self.serve and self.serve.api_flavor == "none" and self.serve.health is None:
-            raise ValueError(
-                'api_flavor = "none" in [serve] needs health in [image]: the check waits'
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _require_code_of_each_platform(self) -> Recipe:
+            yield 'api_flavor = "none" in [serve] needs health in [image]: the check waits'
         if len({*self.platform}) < len(self.platform):
-            raise ValueError("platform names a platform twice")
+            yield "platform names a platform twice"
         if len(self.platform) > 1 and self.cuda.arm64 is None:
-            raise ValueError('the image for linux/arm64 needs [cuda.arm64], with arch = ["121"]')
+            yield 'the image for linux/arm64 needs [cuda.arm64], with arch = ["121"]'
         if len(self.platform) == 1 and self.cuda.arm64 is not None:
-            raise ValueError(
-                "[cuda.arm64] is for a recipe with two platforms: give its arch in [cuda]"
-            )
+            yield "[cuda.arm64] is for a recipe with two platforms: give its arch in [cuda]"
         probes = [*self.probe, *(patch.probe for patch in self.patch if patch.probe)]
         others = {probe.platform for probe in probes} - {None, *self.platform}
         if others:
-            raise ValueError(f"a probe is for {others.pop()}, which platform does not name")
+            yield f"a probe is for {others.pop()}, which platform does not name"
         if self.platform == ["linux/arm64"] and "arch" not in self.cuda.model_fields_set:
-            raise ValueError('the image for linux/arm64 needs arch in [cuda]: ["121"]')
-        return self
+            yield 'the image for linux/arm64 needs arch in [cuda]: ["121"]'
 
     @property
     def channel(self) -> str:
@@ -667,11 +640,9 @@ class Published(Model):
     cuda: Annotated[str, StringConstraints(pattern=CUDA_VERSION), PLAIN] | None = None
     """Version of CUDA that its project or its tag states: "13.0"."""
 
-    @model_validator(mode="after")
-    def _require_digest_or_note(self) -> Published:
+    def _faults(self) -> Iterator[str]:
         if self.digest is None and self.note is None:
-            raise ValueError("a tag can move: give its digest, or the reason why not in note")
-        return self
+            yield "a tag can move: give its digest, or the reason why not in note"
 
 
 class BaseDebian(Model):

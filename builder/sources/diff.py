@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import groupby
+from typing import NamedTuple
 
 from builder.core import archives
 from builder.sources.git import (
@@ -67,8 +68,7 @@ class NoDiffError(NotADiffError):
     """A text without any diff."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hunk:
+class Hunk(NamedTuple):
     """One hunk: it starts at line ``start`` (from 1) of the old file, ``new_start`` of the new one.
 
     Its lines begin with "-" (removed), "+" (added) or " " (context).  ``heading`` is the line above
@@ -659,7 +659,6 @@ def _doubts(
 
 
 def _is_merged(scratch: Scratch, tree: str, file: FileDiff, done: str) -> bool:
-    """Whether a three-way merge gives the file that the applied diff has."""
     try:
         merged = scratch.apply(tree, file.text, "--3way").tree
     except NotApplicableError:
@@ -726,7 +725,6 @@ def is_absent(scratch: Scratch, tree: str, paths: Sequence[str]) -> bool:
 
 
 def _conflicts(scratch: Scratch, tree: str, file: FileDiff) -> list[Conflict]:
-    """The hunks of one file of a diff that do not fit a tree."""
     lines = _lines(scratch, tree, file.old)
     if file.old is None:
         there = _lines(scratch, tree, file.new) is not None

@@ -17,55 +17,45 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from builder.core import archives, farm
 from builder.core.errors import FetchError, GoneError, PatchError, WorldError
 from builder.core.files import full_disk, link, mentions_full_disk, workspace
 from builder.core.log import Log
 from builder.core.platforms import Architecture
-from builder.core.remote_file import PartialReadError
 from builder.core.settings import Servers
-from builder.core.web import stored
 from builder.docker import buildx
 from builder.engines.family import is_lfs_pointer
 from builder.engines.layout import LAYOUT
 from builder.plan import inputs
-from builder.plan.inputs import (
-    OF_THIS_MACHINE,
-    BootstrappedRoot,
-    GitCommit,
-    Installed,
-    LocalTree,
-    PypiFile,
-    SourceChoice,
-)
 from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
-from builder.sources import apt, git, npm, pypi
+from builder.sources import apt, npm, pypi
 from builder.sources.git import EMPTY_TREE, NoTreeError
-from builder.sources.mirrors import Repositories, submodule_urls
+from builder.sources.mirrors import Repositories
 from builder.sources.patches import PatchContext, apply_all, pieces
 
 # A source as a tree: of git's objects if it is patched or pinned by commit, else of files.
 
 
-def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:
+def tree_of(source: inputs.SourceChoice, repositories: Repositories, work: Path) -> str:
     """The source as a tree of the scratch repository, submodules in their places.
 
     ``work`` is an empty directory.  Raises ``FetchError``.
     """
-    if isinstance(source, GitCommit):
+    if isinstance(source, inputs.GitCommit):
         return repositories.tree(
             source.url, source.commit, submodules=source.submodules, moved=source.moved
         )
     folder = work / "files"
     _unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
-    return _stored(source, folder, repositories)
+    return stored_tree(source, folder, repositories)
 
 
-def _stored(source: SourceChoice, folder: Path, repositories: Repositories) -> str:
+def stored_tree(source: inputs.SourceChoice, folder: Path, repositories: Repositories) -> str:
+    """A directory, which is removed, as a tree of the scratch repository."""
     try:
         tree = repositories.scratch.tree_from(folder)
     except NoTreeError as error:
@@ -73,38 +63,13 @@ def _stored(source: SourceChoice, folder: Path, repositories: Repositories) -> s
             "git cannot store the source, so it cannot be patched", str(error)
         ) from error
     shutil.rmtree(folder)
-    if isinstance(source, PypiFile) and source.below:
+    if isinstance(source, inputs.PypiFile) and source.below:
         return repositories.scratch.with_submodules(EMPTY_TREE, {source.below: tree})
     return tree
 
 
-def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) -> tuple[str, str]:
-    """The tree of a source to try patches on, never to build from, and a note of its origin.
-
-    Only the text files of a wheel that is not in the cache are fetched; the whole wheel is, if the
-    index serves no parts, or other contents than the wheel's RECORD names.  Raises ``FetchError``.
-    """
-    if not isinstance(source, PypiFile) or repositories.offline:
-        return tree_of(source, repositories, work), ""
-    file, folder = source.file, work / "files"
-    texts = source.texts_only and source.root == "."
-    if texts and stored(repositories.cache / "pypi" / file.sha256) is None:
-        try:
-            pypi.fetch_text_files(file, folder, repositories.log)
-        except PartialReadError as error:
-            repositories.log(f"{file.name} {file.version} is fetched as a whole: {error}")
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            note = (
-                f"{file.name} {file.version} was read in part: each file has the hash in the "
-                "wheel's own RECORD; a build verifies the sha256 of the whole wheel"
-            )
-            return _stored(source, folder, repositories), note
-    return tree_of(source, repositories, work), ""
-
-
 def _unpack(
-    source: LocalTree | PypiFile | Installed,
+    source: inputs.LocalTree | inputs.PypiFile | inputs.Installed,
     cache: Path,
     target: Path,
     log: Log,
@@ -115,12 +80,12 @@ def _unpack(
 
     A wheel's own directory, or an sdist's below its single top directory.
     """
-    if isinstance(source, Installed):
+    if isinstance(source, inputs.Installed):
         raise FetchError(
             f"the files of {source.name} in the base are unknown before it is built",
             hint="name a wheel (pypi) or a commit (git) as the source",
         )
-    if isinstance(source, LocalTree):
+    if isinstance(source, inputs.LocalTree):
         for file in inputs.tree_files(source.path):
             copy = target / file.relative_to(source.path)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +95,7 @@ def _unpack(
         return
     folder = target.with_name(f"{target.name}-unpacked")
     try:
-        _, part = _unpacked(source, cache, folder, log, offline=offline)
+        _, part = unpacked(source, cache, folder, log, offline=offline)
         part.rename(target)
         if (link := target / ".git").is_file():  # of a submodule: it leads out of the tree
             link.unlink()
@@ -138,8 +103,8 @@ def _unpack(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _unpacked(
-    source: PypiFile, cache: Path, folder: Path, log: Log, *, offline: bool
+def unpacked(
+    source: inputs.PypiFile, cache: Path, folder: Path, log: Log, *, offline: bool
 ) -> tuple[Path, Path]:
     """A file of PyPI, unpacked into the new ``folder``: its top directory, and the source in it."""
     (archive,) = pypi.fetch([source.file], cache, log, offline=offline)
@@ -155,63 +120,6 @@ def _unpacked(
         if file.is_file() and file.parent != part:  # of a submodule below: it leads out of the tree
             file.unlink()
     return top, part
-
-
-@dataclass(frozen=True, slots=True)
-class Vendored:
-    """The source in an sdist as a tree of the scratch repository, and what the sdist says of it.
-
-    ``url`` is the submodule's in the sdist's .gitmodules.  ``commit`` is the one whose tree this
-    is, by the commit object that the sdist contains.  Empty: the sdist does not say it.
-    """
-
-    tree: str
-    url: str
-    commit: str
-
-
-def vendored(source: PypiFile, repositories: Repositories, work: Path) -> Vendored:
-    """The source in an sdist, which is fetched whole; ``work`` is a directory.
-
-    Raises ``FetchError``.
-    """
-    scratch, log, offline = repositories.scratch, repositories.log, repositories.offline
-    folder = work / f"sdist-{source.file.sha256}"
-    try:
-        top, part = _unpacked(source, repositories.cache, folder, log, offline=offline)
-        modules = folder / "modules"
-        modules.mkdir()
-        if (top / ".gitmodules").is_file():
-            shutil.copyfile(top / ".gitmodules", modules / ".gitmodules")
-        url = submodule_urls(scratch, scratch.tree_from(modules)).get(source.root, "")
-        tree = scratch.tree_from(part)
-        return Vendored(tree, url.removesuffix(".git"), _commit_of(part, top, tree, scratch))
-    except NoTreeError as error:
-        hint = "name the directory of the source in it: root"
-        raise FetchError(f"{source.root} of the sdist is no tree", str(error), hint) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _commit_of(part: Path, top: Path, tree: str, scratch: git.Scratch) -> str:
-    """The commit of a tree, by the repository of the submodule in an sdist."""
-    link = part / ".git"
-    text = link.read_text("utf-8", "replace") if link.is_file() else ""
-    folder = (part / text.removeprefix("gitdir:").strip()).resolve()
-    head = folder / "HEAD"
-    if not folder.is_relative_to(top.resolve()) or not head.is_file():
-        return ""
-    commit = head.read_text("utf-8", "replace").strip()
-    if not git.COMMIT.fullmatch(commit):
-        return ""
-    there = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(folder / "objects")}
-    try:
-        content, _ = git.run(scratch.folder, "cat-file", "commit", commit, environment=there)
-    except git.GitError:
-        return ""
-    named = hashlib.sha1(b"commit %d\0" % len(content) + content, usedforsecurity=False)
-    whole = named.hexdigest() == commit and content.startswith(f"tree {tree}\n".encode())
-    return commit if whole else ""
 
 
 # The overlay of a patched tree: only the files that changed, and the hash of each old one.
@@ -233,7 +141,6 @@ def write_overlay(
     The image has the directory ``root`` of the trees (empty: all) beside its packages.
     ``manifest.json`` lists path, sha256 before and after (null: no file), and ``executable`` if
     that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and command.
-    Raises ``PatchError`` for a change of a symbolic link or a submodule, or outside ``root``.
     """
     scratch, (old, new), prefix = repositories.scratch, trees, f"{root}/" if root else ""
     manifest = []
@@ -285,8 +192,7 @@ MOUNTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BuildContext:
+class BuildContext(NamedTuple):
     """A build context that ``docker buildx build`` takes.
 
     ``named`` are directories, or where images of the base are found; ``platforms`` ("linux/amd64")
@@ -350,7 +256,7 @@ REACHES = "check that this machine reaches a Debian mirror (apt-get update), the
 
 
 def bootstrap(
-    root: BootstrappedRoot,
+    root: inputs.BootstrappedRoot,
     architecture: Architecture,
     work: Path,
     log: Log,
@@ -385,7 +291,7 @@ def bootstrap(
         command.append(f"--customize-hook={WITHOUT_SOURCES}")
     command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
     command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
-    command += [f'--customize-hook=rm -f "$1"/{name}' for name in OF_THIS_MACHINE]
+    command += [f'--customize-hook=rm -f "$1"/{name}' for name in inputs.OF_THIS_MACHINE]
     command += [suite, str(target), *origin]
     status, stderr = _run(command, work)
     if status != 0:
@@ -479,7 +385,7 @@ def fetch_commits(plan: Plan, options: GatherOptions) -> None:
         workspace(cache) as work,
         closing(Repositories(cache, work, log, offline=options.offline)) as repositories,
     ):
-        if isinstance(plan.source, GitCommit):
+        if isinstance(plan.source, inputs.GitCommit):
             repositories.pin(plan.source.url, plan.source.commit)
         context = PatchContext(repositories, work, None, options.log)
         for each in plan.patches:
@@ -521,7 +427,7 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
     secrets = _apt_sources(plan, options, work)
     folder = work / "context"
     folder.mkdir()
-    if isinstance(plan.root, BootstrappedRoot):
+    if isinstance(plan.root, inputs.BootstrappedRoot):
         sources = secrets.get("apt-sources")
         for install in plan.debian.installs:
             locked_debs = work / install.context / install.architecture
@@ -615,7 +521,7 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     context.mkdir()
     target = context / "tree"
     committed = 0
-    if not isinstance(plan.source, GitCommit) and not plan.patches:
+    if not isinstance(plan.source, inputs.GitCommit) and not plan.patches:
         _unpack(plan.source, options.cache, target, options.log, offline=options.offline)
     else:
         with _patched(plan, options, work) as (repositories, _, patched, committed):
@@ -625,10 +531,7 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
 
 
 def _require_contents(plan: Plan, tree: Path, log: Log) -> None:
-    """Name the files of a tree that are pointers of Git LFS: nothing here asks its server.
-
-    Raises ``FetchError`` where the engine needs one of them.
-    """
+    """Name the files of a tree that are pointers of Git LFS: nothing here asks its server."""
     files = {str(path.relative_to(tree)): path for path in tree.rglob("*")}
     pointers = {
         name
@@ -675,7 +578,7 @@ def _patched(
         tree, committed = EMPTY_TREE, 0
         if plan.patches or not plan.family.package_paths:
             tree = tree_of(plan.source, repositories, work)
-            if isinstance(plan.source, GitCommit):
+            if isinstance(plan.source, inputs.GitCommit):
                 committed = repositories.scratch.time_of(plan.source.commit)
         context = PatchContext(repositories, work, options.image, options.log)
         yield repositories, tree, apply_all(context, tree, plan.patches), committed

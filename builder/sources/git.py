@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.request import getproxies_environment
 from uuid import uuid4
 
@@ -277,7 +277,6 @@ def _start(
     environment: Mapping[str, str] | None = None,
     inherit: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start git, with pipes to write to and to read from."""
     variables = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     if network and not _configures_low_speed():
         variables.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", SLOW_BYTES)
@@ -522,7 +521,6 @@ class GitRepository:
             raise
 
     def _content(self, name: str, kind: str) -> bytes:
-        """The content of an object of that kind, all of it."""
 
         def read(reader: Git) -> bytes:
             _, found, size, content = reader.get_object_data(name)
@@ -658,16 +656,14 @@ class NoTreeError(Exception):
     """A directory has a file that git cannot store in a tree; the text names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountedFile:
+class CountedFile(NamedTuple):
     """A file of a diff as git reads it: the numbers of added and removed lines (None: binary)."""
 
     path: str
     counts: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(NamedTuple):
     """An applied diff: the new tree, what git read, and the hunks that moved."""
 
     tree: str
@@ -744,8 +740,7 @@ class Scratch(GitRepository):
     def tree_from(self, folder: Path) -> str:
         """The tree of a directory on disk, with every file, ignored by .gitignore or not.
 
-        A repository at its top (``.git``) is left out.  Raises ``NoTreeError`` for one further
-        down, for a device, and for a file that cannot be read.
+        A repository at its top (``.git``) is left out.
         """
         for parent, folders, files in os.walk(folder):
             if ".git" in (*folders, *files) and Path(parent) != folder:

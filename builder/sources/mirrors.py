@@ -25,16 +25,6 @@ from builder.core.files import file_lock, write_json
 from builder.core.log import Log
 from builder.core.web import RetryPolicy, WebError
 from builder.sources import git
-from builder.sources.git import (
-    COMMIT,
-    GITLINK,
-    GitError,
-    Scratch,
-    checked_commit,
-    checked_url,
-    fetch_error,
-    relative_url,
-)
 
 # As GitHub, Gitea and Forgejo publish pull requests, and GitLab.
 PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
@@ -62,13 +52,12 @@ class Advertised(BaseModel):
 
 
 def _parsed(listing: bytes) -> Advertised:
-    """The output of ``git ls-remote --symref``."""
     refs, head = dict[str, str](), ""
     for line in listing.decode("utf-8", "backslashreplace").splitlines():
         what, _, name = line.partition("\t")
         if what.startswith("ref: ") and name == "HEAD":
             head = what.removeprefix("ref: ")
-        elif COMMIT.fullmatch(what):
+        elif git.COMMIT.fullmatch(what):
             refs[name] = what
     return Advertised(refs=refs, head=head)
 
@@ -92,7 +81,7 @@ class Mirror:
     """
 
     def __init__(self, url: str, cache: Path, log: Log, *, offline: bool = False) -> None:
-        self.url = checked_url(url)
+        self.url = git.checked_url(url)
         self.offline = offline
         self._log = log
         self._lock: list[int] = []
@@ -115,7 +104,7 @@ class Mirror:
         Raises ``FetchError`` if the server does not have it, does not answer or refuses access, if
         it is a tag object or a tree, and if it is not mirrored and ``offline``.
         """
-        self.pinned.add(checked_commit(commit))
+        self.pinned.add(git.checked_commit(commit))
         with self._lacking(self.pins, f"refs/pins/{commit}") as missing:
             if missing:
                 self._log(f"fetching {commit[:12]} of {self.url}")
@@ -126,7 +115,7 @@ class Mirror:
 
         Raises ``FetchError`` like ``pin``.
         """
-        refs = [f"refs/walked/{checked_commit(commit)}" for commit in commits]
+        refs = [f"refs/walked/{git.checked_commit(commit)}" for commit in commits]
         shallow = self.history / "shallow"
         if shallow.exists():  # a run was killed before it was refused
             with self._locked():
@@ -156,7 +145,7 @@ class Mirror:
 
         Raises ``FetchError`` like ``pin``.
         """
-        wanted = [checked_commit(blob) for blob in dict.fromkeys(blobs)]
+        wanted = [git.checked_commit(blob) for blob in dict.fromkeys(blobs)]
         self.blobs.update(wanted)
         if wanted:
             self._require_network(f"the contents of {len(wanted)} files")
@@ -183,7 +172,7 @@ class Mirror:
             return False
         try:
             git.run(repository, "rev-parse", "--quiet", "--verify", f"{ref}^{{tree}}")
-        except GitError:
+        except git.GitError:
             return False
         self._complete.add(ref)
         return True
@@ -256,20 +245,19 @@ class Mirror:
                 if repository == self.pins:
                     self._keep(what)
                 break
-            except GitError as error:
+            except git.GitError as error:
                 if again and not (error.concerns_server or git.is_intact(repository)):
                     self._set_aside(repository)
                     continue
-                failure = fetch_error(self.url, what, error)
+                failure = git.fetch_error(self.url, what, error)
                 self._failure = failure if error.concerns_server else None
                 raise failure from error
         return output
 
     def _ask_again(self, repository: Path, *arguments: str, stdin: bytes) -> bytes:
-        """Run git, again after a temporary failure of the server."""
 
         def failure_of(error: BaseException) -> WebError | None:
-            if not isinstance(error, GitError):
+            if not isinstance(error, git.GitError):
                 return None
             if error.is_interrupted:
                 policy.server_responded()
@@ -329,7 +317,7 @@ class Repositories:
     """
 
     def __init__(self, cache: Path, work: Path, log: Log, *, offline: bool = False) -> None:
-        self.scratch = Scratch(work / "scratch.git")
+        self.scratch = git.Scratch(work / "scratch.git")
         self.scratch.heal = self._heal
         self.close = self.scratch.close
         self._healing = False
@@ -391,12 +379,9 @@ class Repositories:
             self._read(mirror)
 
     def changed_contents(self, url: str, old: str, new: str) -> list[str]:
-        """Have the files that differ between two walked commits; their blobs, old and new.
-
-        Raises ``FetchError``.
-        """
+        """Have the files that differ between two walked commits; their blobs, old and new."""
         items = [item for pair in self.scratch.changes(old, new) for item in pair]
-        blobs = [item.object for item in items if item.mode != GITLINK]
+        blobs = [item.object for item in items if item.mode != git.GITLINK]
         self.contents(url, blobs)
         return blobs
 
@@ -423,7 +408,7 @@ class Repositories:
     def _with_submodules(
         self, url: str, tree: str, prefix: str, moved: Mapping[str, str], used: set[str]
     ) -> str:
-        links = [item for item in self.scratch.items(tree) if item.mode == GITLINK]
+        links = [item for item in self.scratch.items(tree) if item.mode == git.GITLINK]
         named = submodule_urls(self.scratch, tree) if links else {}
         parts = {}
         for link in links:
@@ -432,7 +417,7 @@ class Repositories:
                 used.add(path)
                 where = moved[path]
             elif link.path in named:
-                where = relative_url(named[link.path], url)
+                where = git.relative_url(named[link.path], url)
             else:
                 raise FetchError(
                     f"{url} has a submodule at {path}, and its .gitmodules has no URL for it",
@@ -445,7 +430,7 @@ class Repositories:
         return self.scratch.with_submodules(tree, parts)
 
 
-def submodule_urls(scratch: Scratch, tree: str) -> dict[str, str]:
+def submodule_urls(scratch: git.Scratch, tree: str) -> dict[str, str]:
     """The URLs in .gitmodules of a tree, by path (gitmodules(5)).
 
     git parses it from standard input, so that nothing in it takes effect.  Raises ``FetchError``
@@ -457,7 +442,7 @@ def submodule_urls(scratch: Scratch, tree: str) -> dict[str, str]:
     wanted = ("--null", "--get-regexp", r"^submodule\..*\.(path|url)$")
     try:
         listing = scratch.run("config", "--file", "-", *wanted, stdin=content)
-    except GitError as error:
+    except git.GitError as error:
         if error.status == 1:
             return {}
         raise FetchError(".gitmodules cannot be read", error.why) from error

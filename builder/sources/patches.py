@@ -105,11 +105,7 @@ class Piece:
 
 
 def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...]) -> str:
-    """Apply patches in order; return the new tree.
-
-    Raises ``PatchError`` for the first patch that does not fit or changes nothing, ``FetchError``
-    if its commits cannot be fetched, ``UntriedError`` for a script without an image.
-    """
+    """Apply patches in order; return the new tree."""
     earlier: list[tuple[str, str]] = []
     for planned in patches:
         if planned.patch.expect == "absent":

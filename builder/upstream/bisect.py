@@ -27,16 +27,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from builder.build import build as pipeline
 from builder.build import record
 from builder.build.build import BreakdownError, BuildSession
-from builder.core.errors import (
-    BuilderError,
-    BuildError,
-    FetchError,
-    PatchError,
-    RecipeError,
-    SmokeError,
-    UntriedError,
-    UsageError,
-)
+from builder.core import errors
 from builder.core.files import named_lock, write_json
 from builder.core.json_model import first_error
 from builder.core.platforms import Platform
@@ -65,7 +56,7 @@ SHOWN = 10  # last lines of a test's output
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
-class QuestionError(UsageError):
+class QuestionError(errors.UsageError):
     """The question of a bisect cannot be answered as it was given."""
 
 
@@ -210,12 +201,12 @@ def count(commits: int) -> str:
 def _source_of(entry: Entry[Recipe]) -> str:
     source = entry.recipe.source
     if not isinstance(source, GitSource):
-        raise RecipeError(
+        raise errors.RecipeError(
             f"the source of {entry.name} is not a git repository",
             hint="only [source] git can be bisected; try releases one by one",
         )
     if families.ENGINES[entry.recipe.family].package_paths:
-        raise RecipeError(
+        raise errors.RecipeError(
             f"the engine of {entry.name} comes from its base, {entry.recipe.base}",
             hint="only an engine that is built from its source can be bisected",
         )
@@ -294,7 +285,7 @@ def _require_same(
 def _end(sources: SourceSession, url: str, name: str) -> End:
     try:
         return End(name, track.resolve(url, checked_ref(name), sources.repositories).commit)
-    except FetchError as error:
+    except errors.FetchError as error:
         if ABBREVIATED.fullmatch(name):
             raise type(error)(error.what, error.why, "give all 40 digits of a commit") from error
         raise
@@ -344,22 +335,22 @@ def _smoke_tested(
     """Build a commit and check its image; one that cannot be built is skipped, or bad."""
     try:
         pipeline.build(plan, builds)
-    except SmokeError as error:
+    except errors.SmokeError as error:
         return BisectStep(commit, "bad", _first(error))
     except BreakdownError as error:
         short = commit.name[:SHORT]
-        raise UntriedError(
+        raise errors.UntriedError(
             f"the build of {short} broke down: no verdict on the commit",
             error.why,
             f"{error.hint}; the same command continues, and skips the commit with --skip {short}",
         ) from error
-    except BuildError as error:
+    except errors.BuildError as error:
         lines = error.why.splitlines()  # one names the failed command
         reason = next((line for line in lines if "error" in line.lower()), _first(error))
         return BisectStep(commit, question.build_fails, f"cannot be built: {reason}")
-    except (PatchError, UpstreamLacksError) as error:
+    except (errors.PatchError, UpstreamLacksError) as error:
         return BisectStep(commit, "skip", error.what)
-    except UntriedError as error:
+    except errors.UntriedError as error:
         # The user's test needs only the image.
         testable = question.test is not None and _image(builds, plan)
         why = f"cannot be tried: {_first(error)}"
@@ -367,7 +358,7 @@ def _smoke_tested(
     return BisectStep(commit, "good", "built and verified")
 
 
-def _first(error: BuilderError) -> str:
+def _first(error: errors.BuilderError) -> str:
     return (error.why or error.what).splitlines()[0]
 
 
@@ -392,7 +383,7 @@ def _user_tested(
     command that is not executable or not found, and ``docker run`` passes them on.
     """
     if not Path(question.folder).is_dir():
-        raise UntriedError(
+        raise errors.UntriedError(
             f"the directory that the test runs in is gone: {question.folder}",
             hint="restore it: the same command continues",
         )
@@ -412,7 +403,7 @@ def _user_tested(
         last = next(filter(None, reversed(lines)), "")
         why = ": ".join(filter(None, (f"the test {ended}", last)))
         return BisectStep(commit, "bad", why, log=str(log))
-    raise UntriedError(
+    raise errors.UntriedError(
         f"the test {ended} on {commit.name[:SHORT]}: no verdict",
         "\n".join([*lines[-SHOWN:], *SHELL_ERRORS.get(status, ())]),
         "the progress is kept: the same command continues; --reset discards it",
@@ -530,7 +521,7 @@ class _Session:
             frozen = self._frozen(about.name)
             builds = replace(self.builds, catalog=frozen.catalog)
             plan = builds.resolve(frozen.name)
-        except (PatchError, UpstreamLacksError) as error:
+        except (errors.PatchError, UpstreamLacksError) as error:
             return BisectStep(about, "skip", error.what)
         if self.state.trace is None or self.state.trace.commit != about.name:
             self.sweep()
@@ -557,7 +548,7 @@ class _Session:
         for found in unfit[:1]:
             first = [detail.splitlines()[0] for detail in found.details[:1]]
             what = f"{found.patch} does not fit ({found.state})"
-            raise PatchError("; ".join([what, *first]))
+            raise errors.PatchError("; ".join([what, *first]))
         return frozen
 
     def require_ends(self, *, trust: bool) -> None:
@@ -711,7 +702,7 @@ def finish(builds: BuildSession, outcome: BisectResult) -> None:
     with _locked(builds.settings, name):
         path_of(builds.settings.state_dir, name).unlink(missing_ok=True)
     if outcome.state == "undecided":
-        raise UntriedError(
+        raise errors.UntriedError(
             f"any of {len(outcome.candidates)} commits may be the first bad one: "
             "all but the last were skipped",
             "\n".join(commit.short for commit in outcome.candidates),

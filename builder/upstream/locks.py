@@ -23,18 +23,10 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.locks import DebianFile, DebianLock, Install, PinnedFile
 from builder.recipes.patches import AddPatch, ScriptPatch
 from builder.recipes.schema import BasePython, BaseRecipe, Python, Recipe
-from builder.sources import apt, gather, npm, pypi
-from builder.sources.apt import (
-    AptSource,
-    PackageArchive,
-    Solver,
-    deb822,
-    installed,
-    open_solver,
-    smallest_root,
-)
+from builder.sources import apt, gather, npm, pypi, releases
+from builder.sources.apt import AptSource, PackageArchive, deb822
 from builder.sources.patches import pieces
-from builder.sources.pypi import resolve
+from builder.sources.releases import Solver, installed, open_solver, resolve, smallest_root
 from builder.upstream import track
 from builder.upstream.patches import PatchSet
 
@@ -300,7 +292,7 @@ def make_lock(
             hint="correct the markers of its requirements, or name another version: --python",
         )
     log(f"looking for the wheels of {len(pins)} packages")
-    found = pypi.find_wheels(pins, version)
+    found = releases.find_wheels(pins, version)
     files = tuple(PinnedFile(file.name, file.version, file.sha256) for file in found)
     file = entry.file.parent / wanted.lock
     known = _present(file, locks.read_lock, log)

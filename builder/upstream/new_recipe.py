@@ -15,29 +15,28 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from identify.vendor.licenses import LICENSES
 
 from builder.core.errors import PROGRAM, Problem, RecipeError
 from builder.core.platforms import Platforms
-from builder.engines import cmake_tree, families
+from builder.engines import families, trees
 from builder.engines.cmake import merged
 from builder.engines.families import ENGINES
-from builder.engines.family import Draft
 from builder.engines.layout import LAYOUT
+from builder.engines.trees import READERS, Draft
 from builder.plan import explain
 from builder.plan.inputs import PypiFile
 from builder.plan.resolver import Resolver
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, CatalogFile, locks_of, parse, read_text
-from builder.recipes.draft import DraftTable, Line, lines_of, text
-from builder.recipes.edit import SHORT_COMMIT, NamedCommit
+from builder.recipes.edit import SHORT_COMMIT, DraftTable, Line, NamedCommit, lines_of
 from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
 from builder.recipes.schema import Cuda, GitSource, InstalledSource, PypiSource, Recipe
-from builder.sources import gather, git, pypi
+from builder.sources import git, releases
 from builder.sources.mirrors import Repositories
 from builder.upstream import track
 from builder.upstream.track import ChosenCommit, SourceTree, chosen
@@ -133,7 +132,7 @@ def _lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int
         return
     texts = tree.cmake
     files = {path.rpartition("/")[2] for path in tree.paths}
-    made = ", ".join(sorted({each[1] for each in cmake_tree.PROGRAM.finditer(texts)})) or "none"
+    made = ", ".join(sorted({each[1] for each in trees.PROGRAM.finditer(texts)})) or "none"
     seen = f"; programs in its CMake files: {made}"
     for path, name in _parts(recipe):
         plain = re.sub(r"^lib(.+?)\.(?:so|a)\b.*", r"\1", name)
@@ -143,7 +142,7 @@ def _lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int
     given = merged(
         [layer for layers in family.layers(recipe, Platforms("amd64")) for layer in layers]
     )
-    switches = cmake_tree.switches(texts)
+    switches = trees.switches(texts)
     if switches and not any(given.get(name, value != "OFF") for name, value in switches.items()):
         message = f"CUDA code is compiled only with {' or '.join(switches)}: set it with define"
         yield ("cmake",), message
@@ -210,8 +209,7 @@ class Wish:
     license: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecipe:
+class NewRecipe(NamedTuple):
     """A valid recipe that has not been written."""
 
     file: Path
@@ -245,7 +243,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
     family, read = _family(tree, like)
     place = url or wish.root or wish.url
     inside = wish.root not in {None, "."} and not commit.target.commit
-    version = cmake_tree.own_version(tree) if inside else default_version(commit.target)
+    version = trees.own_version(tree) if inside else default_version(commit.target)
     engine, version = _names(catalog, tree, (place, version), wish.name, like)
     own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
     repository = next((each for name, each in own if name == engine), engine)
@@ -266,7 +264,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
         Line("base", like.base if like else read.base if read else ""),
         *([Line("platform", like.platform)] if like and len(like.platform) > 1 else []),
     ]
-    written = text(
+    written = edit.written(
         [
             DraftTable(
                 "", head, f"Written by `builder recipe new` from {_named(tree)}: not built yet."
@@ -317,16 +315,17 @@ def _of_release(
             f"{wish.url} with --ref {wish.ref}" if wish.ref else f"{wish.url} names no project",
             hint=f"name project and release of PyPI: {OF_PYPI}PROJECT==RELEASE",
         )
-    file = pypi.find_sdist(project, release or None)
+    file = releases.find_sdist(project, release or None)
     root = wish.root or "."
-    found = gather.vendored(PypiFile(file, root), repositories, work)
-    target = NamedCommit(file.version, found.commit, "release", file)
+    inside, home, commit = releases.vendored(PypiFile(file, root), repositories, work)
+    target = NamedCommit(file.version, commit, "release", file)
     place = f"{root} of {project} {file.version}" + (f", of {file.day}" if file.day else "")
-    of = f" of {found.url}" if found.url else ""
-    what = f"commit {found.commit}{of}" if found.commit else f"a tree{of} without its commit"
-    about = f"{place}, is {what}"
-    url = found.url if found.url.startswith("https://") else ""
-    return SourceTree(url, target, repositories, found.tree), ChosenCommit(target, about)
+    of = f" of {home}" if home else ""
+    what = f"commit {commit}{of}" if commit else f"a tree{of} without its commit"
+    url = home if home.startswith("https://") else ""
+    return SourceTree(url, target, repositories, inside), ChosenCommit(
+        target, f"{place}, is {what}"
+    )
 
 
 def write(new: NewRecipe, root: Path) -> Iterator[Path]:
@@ -371,13 +370,13 @@ def _like(catalog: Catalog, name: str | None) -> Recipe | None:
 
 def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     cuda = like.cuda if like else Cuda(arch=["120"])
-    for family in [ENGINES[like.family]] if like else ENGINES.values():
+    for family in [like.family] if like else READERS:
         try:
-            read = family.draft(tree, cuda)
+            read = READERS[family](tree, cuda) if family in READERS else None
         except RecipeError as error:
             raise RecipeError(f"{_named(tree)}: {error.what}", error.why, error.hint) from error
-        if read is not None or (like is not None and not family.reads_trees):
-            return family.name, read
+        if read is not None or family not in READERS:
+            return family, read
     if like is not None:
         raise RecipeError(
             f"{_named(tree)} is no tree of the family {like.family}",
@@ -387,7 +386,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     inside = "name the directory of the source in it with --root, " if tree.target.file else ""
     raise RecipeError(
         f"no family recognises {_named(tree)}",
-        cmake_tree.described(tree),
+        trees.described(tree),
         f"{inside}take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
     )
 
@@ -459,7 +458,6 @@ def _own_names(catalog: Catalog, url: str) -> list[tuple[str, str]]:
 
 
 def _homes(catalog: Catalog) -> Iterator[tuple[Recipe, str]]:
-    """The recipes with a git repository, and its URL."""
     for entry in catalog.engines.values():
         if entry.recipe is not None and isinstance(entry.recipe.source, GitSource):
             yield entry.recipe, entry.recipe.source.git

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from builder.build.roots import in_engine
 from builder.core.errors import BuilderError, FetchError, GoneError, PatchError, UntriedError
@@ -14,21 +15,14 @@ from builder.core.log import Log
 from builder.core.platforms import architecture
 from builder.core.settings import Settings
 from builder.docker import engine as docker
-from builder.plan.inputs import (
-    GitCommit,
-    PlannedPatch,
-    PypiFile,
-    SourceChoice,
-    resolve_patches,
-    resolve_source,
-)
+from builder.plan import inputs
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import NamedCommit
 from builder.recipes.locks import PinnedFile
 from builder.recipes.patches import ScriptPatch
 from builder.recipes.schema import Recipe, Track
-from builder.sources import gather, pypi
+from builder.sources import gather, releases
 from builder.sources.diff import (
     Attempt,
     FileDiff,
@@ -59,8 +53,7 @@ PYTHON = "3.12"  # as in vLLM's images; wheels of vLLM fit several
 APPLIES, UPSTREAM, CONFLICTS = PatchState.APPLIES, PatchState.UPSTREAM, PatchState.CONFLICTS
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSession:
+class SourceSession(NamedTuple):
     """Mirrors and a work directory, shared by the commands on sources and patches."""
 
     catalog: Catalog
@@ -78,8 +71,8 @@ class SourceSession:
         if any(isinstance(patch, ScriptPatch) for patch in recipe.patch):
             image = _image_for_scripts(self.catalog, recipe, self.settings)
             context = PatchContext(self.repositories, context.work, image, context.log)
-        source = resolve_source(recipe, self.catalog.root)
-        patches = resolve_patches(entry, self.catalog.root)
+        source = inputs.resolve_source(recipe, self.catalog.root)
+        patches = inputs.resolve_patches(entry, self.catalog.root)
         return PatchSet(entry.name, source, recipe.track, patches, context)
 
 
@@ -134,8 +127,7 @@ class PatchFinding:
         return self.state == (PatchState.ABSENT if self.expected == "absent" else APPLIES)
 
 
-@dataclass(frozen=True, slots=True)
-class PatchCheck:
+class PatchCheck(NamedTuple):
     """Tries one patch of a recipe on one target.
 
     ``history`` is the target's, where there is one.  ``earlier`` are the patches before it, each
@@ -143,7 +135,7 @@ class PatchCheck:
     """
 
     patches: PatchSet
-    planned: PlannedPatch
+    planned: inputs.PlannedPatch
     target: NamedCommit
     history: History | None
     earlier: tuple[tuple[str, str], ...]
@@ -306,9 +298,9 @@ class PatchSet:
     """The patches of a recipe with its source; ``notes`` are lines for the user on the trials."""
 
     name: str
-    source: SourceChoice
+    source: inputs.SourceChoice
     track: Track | None
-    patches: tuple[PlannedPatch, ...]
+    patches: tuple[inputs.PlannedPatch, ...]
     context: PatchContext
     notes: list[str] = field(default_factory=list)
 
@@ -319,10 +311,10 @@ class PatchSet:
 
     def targets(self, against: Iterable[str]) -> Iterator[NamedCommit]:
         """The pin, upstream's newest state, and the refs ``against``."""
-        if isinstance(self.source, PypiFile):
+        if isinstance(self.source, inputs.PypiFile):
             yield from self._releases(self.source, against)
             return
-        if not isinstance(self.source, GitCommit):
+        if not isinstance(self.source, inputs.GitCommit):
             yield NamedCommit(PIN, "", "commit")
             return
         yield NamedCommit(PIN, self.source.commit, "commit")
@@ -331,14 +323,14 @@ class PatchSet:
         for ref in against:
             yield tracking.resolve(url, ref, self.repositories)
 
-    def _releases(self, source: PypiFile, against: Iterable[str]) -> Iterator[NamedCommit]:
+    def _releases(self, source: inputs.PypiFile, against: Iterable[str]) -> Iterator[NamedCommit]:
         yield NamedCommit(PIN, source.file.version, "release")
         if self.repositories.offline:
             self.notes.append("other releases are not tried: nothing is fetched (--offline)")
             return
         for version in (None, *against):
             try:
-                found = pypi.find_release(source.file, version, PYTHON)
+                found = releases.find_release(source.file, version, PYTHON)
             except GoneError as error:
                 if version is not None:
                     raise
@@ -349,12 +341,12 @@ class PatchSet:
 
     def tree(self, target: NamedCommit) -> str:
         """The tree of a target: complete for a script, else with the files of the patches."""
-        if isinstance(self.source, PypiFile):
+        if isinstance(self.source, inputs.PypiFile):
             release = replace(self.source, file=target.file or self.source.file)
-            tree, note = gather.tree_to_try(release, self.repositories, self.context.work)
+            tree, note = releases.tree_to_try(release, self.repositories, self.context.work)
             self.notes += [note] if note else []
             return tree
-        if target.name == PIN or not isinstance(self.source, GitCommit):
+        if target.name == PIN or not isinstance(self.source, inputs.GitCommit):
             return gather.tree_of(self.source, self.repositories, self.context.work)
         source, scratch = self.source, self.context.scratch
         if not any(isinstance(planned.patch, ScriptPatch) for planned in self.patches):
@@ -423,7 +415,7 @@ def findings_on(patch_set: PatchSet, target: NamedCommit) -> list[PatchFinding]:
 
 
 def _history(patch_set: PatchSet, target: NamedCommit) -> History | None:
-    if not isinstance(patch_set.source, GitCommit) or not patch_set.patches:
+    if not isinstance(patch_set.source, inputs.GitCommit) or not patch_set.patches:
         return None
     pin = "" if target.name == PIN else patch_set.source.commit
     try:

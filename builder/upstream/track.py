@@ -18,7 +18,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import NamedCommit
 from builder.recipes.locks import PinnedFile
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe, Track
-from builder.sources import pypi
+from builder.sources import releases
 from builder.sources.diff import NotADiffError, parse
 from builder.sources.git import COMMIT, GITLINK, Item
 from builder.sources.history import History, merge_of
@@ -39,9 +39,7 @@ class Ends(NamedTuple):
 def ends_of(url: str, number: int, repositories: Repositories, onto: str | None = None) -> Ends:
     """The commit where a pull request's branch left its target branch, and its present head.
 
-    ``onto`` is the target branch; default: the repository's default branch.  Raises
-    ``FetchError`` when there is no such request, or no such branch, ``PatchError`` when the
-    two branches have no commit in common.
+    ``onto`` is the target branch; default: the repository's default branch.
     """
     advertised = repositories.mirror(url).advertised()
     head = advertised.pull(number)
@@ -77,8 +75,7 @@ def merged_by(
     """The commit by which the history of ``commit`` contains a pull request; None: it does not.
 
     ``of`` is the repository of ``commit``.  The history contains the commits of the request, or the
-    same changes in other commits.  Without a base only the head is looked for.  Raises
-    ``FetchError``.
+    same changes in other commits.  Without a base only the head is looked for.
     """
     repositories.walk(url, ends.head)
     history = History(repositories, of, commit)
@@ -240,7 +237,7 @@ def lag(
 
 
 def _releases_behind(file: PinnedFile) -> Lag:
-    newer, pin = pypi.newer_releases(file), file.version
+    newer, pin = releases.newer_releases(file), file.version
     if newer:
         file = PinnedFile(newer[-1].name, newer[-1].version, newer[-1].sha256)
     target = NamedCommit(file.version, file.version, "release", file)

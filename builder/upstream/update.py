@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.core.errors import GoneError, PatchError, Problem, RecipeError
-from builder.engines.cmake_tree import own_version
 from builder.engines.families import ENGINES
+from builder.engines.trees import READERS, own_version
 from builder.plan.inputs import GitCommit, PypiFile, resolve_source, where
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R, locks_of, parse, read_text
@@ -24,7 +24,7 @@ from builder.recipes.locks import PinnedFile
 from builder.recipes.patches import PullPatch
 from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
-from builder.sources import gather, git, pypi
+from builder.sources import gather, git, releases
 from builder.sources.diff import PatchState
 from builder.upstream import track
 from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
@@ -188,16 +188,16 @@ def update(
     source = recipe.source
     if isinstance(source, PypiSource):
         file = PinnedFile(source.pypi, source.version, source.sha256)
-        found = pypi.find_release(file, to, PYTHON)
+        found = releases.find_release(file, to, PYTHON)
         if found.version == source.version:
             return _change(session.catalog, entry, entry.text)
         origin = "", ""
         if source.root != ".":
             new = PypiFile(found, source.root)
-            there = gather.vendored(new, session.repositories, session.context.work)
-            target = NamedCommit(PIN, there.commit, "commit")
-            tree = SourceTree(there.url, target, session.repositories, there.tree)
-            origin = there.commit, own_version(tree)
+            inside, url, commit = releases.vendored(new, session.repositories, session.context.work)
+            target = NamedCommit(PIN, commit, "commit")
+            tree = SourceTree(url, target, session.repositories, inside)
+            origin = commit, own_version(tree)
         text = edit.released(entry.text, recipe, source, found, origin)
         return _change(session.catalog, entry, text)
     if isinstance(source, InstalledSource):
@@ -241,7 +241,7 @@ def _with_new_base(
             hint=f"edit {below.file}, then run `builder pin {command} {below.name}`",
         )
     old = locked.file
-    found = pypi.find_release(old, to, locked.python)
+    found = releases.find_release(old, to, locked.python)
     if found.version == old.version:
         return _change(session.catalog, entry, entry.text)
     requirements = below.recipe.python.requirements if below.recipe.python else []
@@ -290,12 +290,12 @@ def evaluate(
         if lost:  # then there is no complete tree
             return tuple(new.problem(path, message) for path, message in lost), []
     if change.recipe.patch or not isinstance(source, GitCommit):  # else a few files are enough
-        tree, _ = gather.tree_to_try(source, repositories, session.context.work)
+        tree, _ = releases.tree_to_try(source, repositories, session.context.work)
         now = SourceTree(
             where(change.recipe.source), NamedCommit(PIN, "", "commit"), repositories, tree
         )
     found = [*absent_paths(change.recipe, now)]
-    if ENGINES[old.family].reads_trees or isinstance(source, GitCommit):
+    if old.family in READERS or isinstance(source, GitCommit):
         found += _lost_names(session, change.recipe, old, now)
     if isinstance(old.source, PypiSource):
         commits = [old.llama.build_commit] if old.llama and old.llama.build_commit else []
@@ -372,16 +372,16 @@ def _lost_options(recipe: Recipe, before: SourceTree, now: SourceTree) -> Iterat
 
     Nothing where the family does not read both trees.
     """
-    family = ENGINES[recipe.family]
+    read = READERS.get(recipe.family)
     probes = [(i, each) for i, each in enumerate(recipe.probe) if isinstance(each, OptionProbe)]
-    if not family.reads_trees or not probes:
+    if read is None or not probes:
         return
     try:
-        old = family.draft(before, recipe.cuda)
+        old = read(before, recipe.cuda)
     except RecipeError:
         return
     try:
-        new = family.draft(now, recipe.cuda)
+        new = read(now, recipe.cuda)
     except RecipeError as error:
         yield ("family",), "; ".join([error.what, *error.why.splitlines()])
         return
@@ -449,8 +449,7 @@ COMMIT_DIGITS = 9
 DIGEST_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenRecipe:
+class FrozenRecipe(NamedTuple):
     """A recipe like any other, under a name of its own, with fixed pins; and a catalog with it."""
 
     entry: Entry[Recipe]
@@ -589,12 +588,12 @@ def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
     text = edit.without_patches(frozen.entry.text, patches)
     entry = _entry(text, frozen.entry.file, Recipe)
     catalog = replace(frozen.catalog, engines={**frozen.catalog.engines, entry.name: entry})
-    return replace(frozen, entry=entry, catalog=catalog, dropped=names)
+    return frozen._replace(entry=entry, catalog=catalog, dropped=names)
 
 
 def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[PatchFinding]]:
     """A frozen recipe without patches that upstream contains; and the patches that do not apply."""
-    patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
+    patch_set = session._replace(catalog=frozen.catalog).patch_set(frozen.entry)
     findings = on_pin(patch_set) if patch_set.patches else []
     known = {PatchState.UPSTREAM, PatchState.UNTRIED}  # a build tries: it has an engine
     unfit = [each for each in findings if not each.good and each.state not in known]

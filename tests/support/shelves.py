@@ -10,7 +10,7 @@ import pytest
 
 from builder.plan.inputs import PypiFile
 from builder.recipes.locks import PinnedFile
-from builder.sources import gather
+from builder.sources import gather, releases
 from builder.sources.mirrors import Repositories
 from support.indexes import Index, served, wheel
 
@@ -47,7 +47,7 @@ class Shelf:
         return Repositories(self.cache, self.work, self.said.append, offline=offline)
 
     def to_try(self, source: PypiFile, *, offline: bool = False) -> tuple[str, str]:
-        return gather.tree_to_try(source, self.repositories(offline=offline), self.work)
+        return releases.tree_to_try(source, self.repositories(offline=offline), self.work)
 
     def to_build(self, source: PypiFile) -> str:
         return gather.tree_of(source, self.repositories(), self.work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.checks.device import check_kernels, check_loaded, check_stated
-from builder.engines.servers import GIB, StatedLog
+from builder.engines.logs import GIB, StatedLog
 from simulator import report as memory
 from simulator.report import Allocation, CardUse, KernelUse, Report, UnknownCode
 

@@ -10,7 +10,7 @@ import pytest
 
 from builder.build.clean import models_of
 from builder.core.files import file_lock, named_lock
-from builder.docker.engine import Usage
+from builder.docker.usage import Usage
 from support.commands import Builder
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -111,7 +110,7 @@ def test_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["work/.lock", "locks/x-1.lock", "git/x/lock"])
-@pytest.mark.parametrize("link", ["symbolic", "dangling", "hard"])
+@pytest.mark.parametrize("link", ["symbolic", "dangling"])
 def test_a_lock_file_that_is_a_link_is_refused_and_its_target_stays(
     tmp_path: Path, name: str, link: str
 ) -> None:
@@ -119,8 +118,8 @@ def test_a_lock_file_that_is_a_link_is_refused_and_its_target_stays(
     if link != "dangling":
         target.write_text("of somebody else")
     lock.parent.mkdir(parents=True)
-    (lock.hardlink_to if link == "hard" else lock.symlink_to)(target)
-    with pytest.raises(WorldError, match=f"{name} is a link to another file"):
+    lock.symlink_to(target)
+    with pytest.raises(WorldError, match=f"{name} cannot be used\nit is a link"):
         take(tmp_path, name)
     assert not target.exists() if link == "dangling" else target.read_text() == "of somebody else"
 
@@ -134,45 +133,12 @@ def take(cache: Path, name: str) -> None:
         return
 
 
-def test_where_a_process_id_was_kept_nothing_is_written(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.write_text("of somebody else")
-    (tmp_path / "locks").mkdir()
-    (tmp_path / "locks" / "x-1.pid").symlink_to(target)
-    with named_lock(tmp_path, "x-1"):
-        assert target.read_text() == "of somebody else"
-
-
-def test_locks_are_in_a_directory_of_our_own(tmp_path: Path) -> None:
-    locks = tmp_path / "locks"
-    locks.mkdir()
-    locks.chmod(0o777)
-    with named_lock(tmp_path, "x-1"):
-        assert stat.S_IMODE(locks.stat().st_mode) == 0o755
-    elsewhere = tmp_path / "elsewhere"
-    locks.rename(elsewhere)
-    locks.symlink_to(elsewhere)
-    with pytest.raises(WorldError, match="locks is not a directory"), named_lock(tmp_path, "x-1"):
-        pass
-
-
 def test_a_lock_that_is_a_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "locks" / "x-1.lock").mkdir(parents=True)
     needed = pytest.raises(WorldError, match=r"x-1\.lock cannot be used")
     with needed as caught, named_lock(tmp_path, "x-1"):
         pass
     assert "rm" in caught.value.hint
-
-
-def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
-    theirs = Path("/usr")
-    if os.geteuid() == 0:
-        theirs = tmp_path / "theirs"
-        theirs.mkdir()
-        os.chown(theirs, 65534, 65534)
-    with pytest.raises(WorldError, match="belongs to another user"), file_lock(theirs / "lock"):
-        pass
-    assert not (theirs / "lock").exists()
 
 
 def test_a_run_that_waits_is_told_for_whom_and_goes_on(tmp_path: Path) -> None:
@@ -330,7 +296,7 @@ def test_a_cache_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     for cache in (file, file / "below"):
-        error = pytest.raises(WorldError, match="cannot create the directory")
+        error = pytest.raises(WorldError, match="cannot be used")
         with error as caught, named_lock(cache, "x"):
             pass
         assert "BUILDER_CACHE_DIR" in caught.value.hint

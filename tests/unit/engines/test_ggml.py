@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.engines import cmake_tree
+from builder.engines import trees
 from builder.engines.families import ENGINES, complete
-from builder.engines.family import Draft
+from builder.engines.trees import READERS, Draft
 from builder.plan.plan import Plan, instructions
 from builder.recipes.probes import LibraryProbe
 from builder.recipes.schema import Cuda
@@ -175,7 +175,7 @@ HEARS = Tree(
 
 
 def read(tree: Tree) -> Draft | None:
-    return ENGINES["ggml"].draft(tree, Cuda())
+    return READERS["ggml"](tree, Cuda())
 
 
 def values(found: Draft | None, table: str) -> dict[str, object]:
@@ -234,7 +234,7 @@ def test_the_tests_of_the_same_ggml_are_read() -> None:
     ],
 )
 def test_the_version_of_a_tree_is_what_its_cmake_says(cmake: str, version: str) -> None:
-    assert cmake_tree.own_version(Tree({"CMakeLists.txt": cmake})) == version
+    assert trees.own_version(Tree({"CMakeLists.txt": cmake})) == version
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_the_version_of_a_tree_is_what_its_cmake_says(cmake: str, version: str) 
 def test_what_a_tree_lacks_is_said_in_one_line(files: dict[str, str | None], said: str) -> None:
     tree = Tree(HEARS.given | files)
     assert read(tree) is None
-    described = cmake_tree.described(tree)
+    described = trees.described(tree)
     assert said in described
     assert "\n" not in described
 
@@ -277,4 +277,4 @@ def test_of_two_servers_none_is_chosen() -> None:
     second = HEARS.files | {"tools/CMakeLists.txt": "add_executable(sees-server x)"}
     tree = Tree(second)
     assert read(tree) is None
-    assert "servers: hears-server, sees-server" in cmake_tree.described(tree)
+    assert "servers: hears-server, sees-server" in trees.described(tree)

@@ -235,33 +235,6 @@ def test_definitions_of_other_families_follow_from_the_recipe_too(
         load(catalog).engine(recipe)
 
 
-@pytest.mark.parametrize(
-    ("arch", "refused"),
-    [
-        ("120f", True),
-        ("120f-virtual", True),
-        ("121f-real", True),
-        ("100f", True),
-        ("120a-real", False),
-        ("120-virtual", False),
-    ],
-)
-def test_an_architecture_that_the_locked_cmake_refuses(
-    catalog: Path, arch: str, refused: bool
-) -> None:
-    """cmake 3.31.6: "is not one of the following", after the sources were fetched."""
-    write(catalog)
-    file = catalog / "recipes" / "x-1.toml"
-    file.write_text(file.read_text().replace('arch = ["120"]', f'arch = ["{arch}"]'))
-    if not refused:
-        rendered(catalog, "x-1")
-        return
-    with pytest.raises(RecipeError) as caught:
-        rendered(catalog, "x-1")
-    assert re.search(r"x-1\.toml:\d+: cuda\.arch: cmake 3\.31\.6 ", caught.value.why)
-    assert f"refuses {arch}" in caught.value.why
-
-
 def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:
     write(catalog, image='port = 9000\nenv = { A = "b" }')
     found = rendered(catalog, "x-1")

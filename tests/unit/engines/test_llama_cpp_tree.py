@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.engines.family import Draft
-from builder.engines.llama_cpp import FEATURES, draft, rewrites_120
+from builder.engines.llama_cpp import FEATURES
+from builder.engines.trees import READERS, Draft, rewrites_120
 from builder.recipes.schema import Cuda
 from support.environment import REPOSITORY
 from support.trees import Tree
@@ -54,7 +54,7 @@ def shaped(changed: Mapping[str, str | None], name: str = "v0.2.0", commit: str 
 
 
 def read(changed: Mapping[str, str | None] | None = None, *arch: str) -> Draft:
-    found = draft(shaped(changed or {}), Cuda(arch=[*arch] or ["120"]))
+    found = READERS["llama-cpp"](shaped(changed or {}), Cuda(arch=[*arch] or ["120"]))
     assert found is not None
     return found
 
@@ -90,7 +90,7 @@ def test_a_ggml_without_cpu_code_by_generation_gets_none() -> None:
 
 @pytest.mark.parametrize("path", ["CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"])
 def test_another_tree_is_of_no_interest(path: str) -> None:
-    assert draft(shaped({path: None}), Cuda(arch=["120"])) is None
+    assert READERS["llama-cpp"](shaped({path: None}), Cuda(arch=["120"])) is None
 
 
 def test_only_programs_that_cmake_makes_are_targets() -> None:
@@ -166,7 +166,7 @@ def test_a_page_whose_source_is_in_the_tree_is_built(files: dict[str, str], ui: 
     [("b7", ""), ("v0.2.0", ""), ("b10-mix-4b653db", "the commits up to b10-mix-4b653db")],
 )
 def test_a_number_that_differs_from_the_tag_is_explained(tag: str, comment: str) -> None:
-    found = draft(shaped({}, tag), Cuda(arch=["120"]))
+    found = READERS["llama-cpp"](shaped({}, tag), Cuda(arch=["120"]))
     assert found is not None
     number = found.tables["llama"][0].lines[0]
     assert (number.value, number.comment) == (7, comment)
@@ -187,7 +187,7 @@ def test_a_release_is_probed_for_its_number(
     cmake = (SHAPED / "CMakeLists.txt").read_text()
     for part, number in zip(("MAJOR", "MINOR", "PATCH"), parts, strict=False):
         cmake += f"set(LLAMA_VERSION_{part} {number})\n"
-    found = draft(shaped({"CMakeLists.txt": cmake}, name), Cuda(arch=["120"]))
+    found = READERS["llama-cpp"](shaped({"CMakeLists.txt": cmake}, name), Cuda(arch=["120"]))
     assert found is not None
     first, *others = (
         {line.key: line.value for line in each.lines} for each in found.tables["probe"]
@@ -201,7 +201,7 @@ def test_a_release_is_probed_for_its_number(
 @pytest.mark.parametrize("commit", ["", "0c1e57098bba43ac29e6e3b677cdceebdd22334f"])
 def test_an_sdist_has_no_number_of_commits(monkeypatch: pytest.MonkeyPatch, commit: str) -> None:
     monkeypatch.setattr(Tree, "commits", lambda _: None)
-    found = draft(shaped({}, "0.3.36", commit), Cuda())
+    found = READERS["llama-cpp"](shaped({}, "0.3.36", commit), Cuda())
     assert found is not None
     expected = {"build_commit": commit[:9]} if commit else {}
     assert values(found, "llama") == {**expected, "ui": False, "cpu_variants": True}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.engines.servers import GIB, StatedLog, read_lmdeploy
+from builder.engines.logs import GIB, StatedLog, read_lmdeploy
 
 
 def test_the_room_for_the_cache_is_read() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.engines.servers import GIB, StatedLog, read_sglang
+from builder.engines.logs import GIB, StatedLog, read_sglang
 
 # SGLang 0.5.23 on a simulated RTX 5050, shortened.
 LOG = """

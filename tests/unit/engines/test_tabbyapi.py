@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.engines.families import complete
-from builder.engines.servers import read_tabbyapi
+from builder.engines.logs import read_tabbyapi
 from support.catalogs import load
 from support.family_recipes import CALL, GIT, LOCKED, problems
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.engines.servers import GIB, StatedLog, read_vllm
+from builder.engines.logs import GIB, StatedLog, read_vllm
 
 # vLLM 0.20.2 on a simulated RTX 5070 Ti.
 LOG = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import SmokeError, UntriedError
-from builder.engines import servers
+from builder.engines import logs
 from builder.presets import fit
 from builder.presets.fit import FitTrial
 from simulator import report as frames
@@ -133,7 +133,7 @@ SMALL = READY + (
 
 
 def stated(report: Report, fault: str = "", log: str = "") -> FitTrial:
-    read = servers.read_vllm(log)
+    read = logs.read_vllm(log)
     return fit.evaluate(report, frames.named(report), 32768, fault, read)
 
 
@@ -149,7 +149,7 @@ def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
 
 def test_a_server_that_serves_less_than_it_was_asked_for_has_no_room() -> None:
     log = "max_total_num_tokens=6202, max_running_requests=48, context_len=32768, available\n"
-    report, read = report_of("served"), servers.read_sglang(log)
+    report, read = report_of("served"), logs.read_sglang(log)
     found = fit.evaluate(report, frames.named(report), 32768, "", read)
     assert (found.fits, found.estimate) == (False, 6202)
     assert found.why == "no room: a KV cache of 6,202 tokens"
@@ -197,6 +197,6 @@ def test_another_fault_of_vllm_is_no_verdict_on_the_model() -> None:
 def test_a_log_that_goes_on_states_its_figures_once() -> None:
     ready = "Load weight end. type=X, mem usage=1.50 GB\nready"
     end = f"{ready}\nNot enough memory. Please try to increase --mem-fraction-static."
-    stated = servers.read_sglang(fit.continued(ready, end))
-    assert stated.weights == servers.read_sglang(ready).weights
+    stated = logs.read_sglang(fit.continued(ready, end))
+    assert stated.weights == logs.read_sglang(ready).weights
     assert stated.no_room.startswith("Not enough memory.")

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.recipes.draft import WIDTH, DraftTable, Line, lines_of, text
+from builder.recipes.edit import WIDTH, DraftTable, Line, lines_of, written
 
 KEYS = st.text(min_size=1, max_size=30)
 SCALARS = st.text(max_size=30) | st.integers(-(2**40), 2**40) | st.booleans()
@@ -36,7 +36,7 @@ def test_every_value_is_read_again(
         DraftTable("[[listed]]", lines_of(listed)),
     ]
     expected = {"first": 1, **top, "table": table, "listed": [listed, listed]}
-    assert tomllib.loads(text(tables)) == expected
+    assert tomllib.loads(written(tables)) == expected
 
 
 def test_keys_are_aligned_and_long_values_are_broken() -> None:
@@ -48,14 +48,14 @@ def test_keys_are_aligned_and_long_values_are_broken() -> None:
         ),
         DraftTable("[[probe]]", [Line("has", ["value"] * 20)], "read"),
     ]
-    written = text(tables)
-    assert written.splitlines()[:4] == [
+    text = written(tables)
+    assert text.splitlines()[:4] == [
         "#:schema schemas/recipe.schema.json",
         "# from somewhere",
         'engine = "x"   # why',
         'url    = "y"',
     ]
-    assert "[empty]" not in written
-    assert "\n\n[cmake.define]\nA = " in written
-    assert "\n# read\n[[probe]]\nhas = [\n    " in written
-    assert max(map(len, written.splitlines())) <= WIDTH
+    assert "[empty]" not in text
+    assert "\n\n[cmake.define]\nA = " in text
+    assert "\n# read\n[[probe]]\nhas = [\n    " in text
+    assert max(map(len, text.splitlines())) <= WIDTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.sources.pypi import rank
+from builder.sources.releases import rank
 
 
 @pytest.mark.parametrize(
