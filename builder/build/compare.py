@@ -48,14 +48,15 @@ from builder.image.layers import damage_reported, manifest_of, platforms_of
 from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.publish.attachments import RECIPE, attached, recipe_texts
 from builder.publish.registry import Repository, images_in
+from builder.publish.signing import trust_of
 from builder.publish.tags import no_image, open_repository
 from builder.publish.verdicts import (
     REPRODUCTION,
     REPRODUCTION_TEXT,
     ReproductionStatement,
     attach_all,
+    noted,
     require_signing,
-    trust_of,
 )
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog
@@ -599,7 +600,7 @@ def attestation(session: BuildSession, target: str) -> Iterator[Callable[[Reprod
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             text = statement.model_dump_json()
-            made = trust_of(settings, work).attachment(REPRODUCTION, REPRODUCTION_TEXT, text)
+            made = noted(trust_of(settings, work), REPRODUCTION, REPRODUCTION_TEXT, text)
             attach_all(repository, found, [made])
             return found.digest
 

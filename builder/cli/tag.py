@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from builder.publish.prune import PrunePlan
     from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
+    from builder.publish.signing import Trust
     from builder.publish.tags import Move
-    from builder.publish.verdicts import Trust
 
 group = typer.Typer(
     no_args_is_help=True, help="Move the tags of published images, and delete old nightlies."
@@ -152,7 +152,7 @@ def _moving(recipe: str, tag: str, to: str | None) -> Iterator[tuple[Repository,
 @contextmanager
 def _trust() -> Iterator[Trust]:
     """The keys that sign notes of moves, and whose notes count."""
-    from builder.publish.verdicts import trust_of
+    from builder.publish.signing import trust_of
 
     loaded = options.user_settings()
     loaded.require_directories()

@@ -34,9 +34,8 @@ from builder.plan.resolver import Resolver
 from builder.presets import command, is_preset
 from builder.presets.catalog import PresetEntry, load
 from builder.presets.models import given_files, hub_files, joined
-from builder.presets.schema import ModelFile
+from builder.presets.schema import DIRECTORY, ModelFile
 from builder.presets.service import (
-    DIRECTORY,
     HOST,
     KEY,
     RESTART,

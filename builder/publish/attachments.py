@@ -31,17 +31,16 @@ from builder.publish.sbom import (
     image_purl,
     installed,
 )
-from builder.publish.signing import statement_in
+from builder.publish.signing import UNSIGNED, Trust, statement_in
 from builder.publish.tags import no_image
 from builder.publish.verdicts import (
     SLSA,
-    UNSIGNED,
     AttachedFile,
     Attachment,
-    Trust,
     files_of,
     kind_of,
     referrers,
+    stated,
     statement_of,
 )
 
@@ -422,7 +421,7 @@ def missing_attachments(
             if kind in attached:
                 continue
             if kind in STATEMENTS:
-                missing.append(trust.statement(text, kind, STATEMENTS[kind]))
+                missing.append(stated(trust, text, kind, STATEMENTS[kind]))
             else:
                 file = AttachedFile("bom.spdx.json", kind, text.encode())
                 missing.append(Attachment(kind, (file,)))

@@ -41,7 +41,7 @@ from builder.publish.registry import (
     require_within,
     updates_of,
 )
-from builder.publish.signing import IN_TOTO, sign_image
+from builder.publish.signing import IN_TOTO, Trust, trust_of
 from builder.publish.tags import (
     By,
     Move,
@@ -54,13 +54,12 @@ from builder.publish.tags import (
 from builder.publish.transport import INDEX, Configuration, checked
 from builder.publish.verdicts import (
     Attachment,
-    Trust,
     attach_all,
     kind_of,
     referrers,
     require_attachments,
     require_signing,
-    trust_of,
+    sign_image,
     verdict_on,
     verdict_signers,
 )
@@ -571,7 +570,7 @@ class _Run:
     def sign(self, digest: str) -> None:
         """Sign an image or an index with this run's key, if there is one and it is not signed."""
         name, key = self.repository.name, self.trust.signing
-        if key and sign_image(name, digest, key, self.trust.work):
+        if key and sign_image(name, digest, self.trust):
             self.session.log(f"signed {name}@{digest[:19]}")
 
     def push(
