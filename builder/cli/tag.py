@@ -406,15 +406,14 @@ def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) ->
     from builder.publish.tags import Tags, tags_of, tags_of_index
 
     entry = session.catalog.engine(recipe)
-    texts = entry.texts()
     several = len(entry.recipe.platform) > 1
     if several and session.platform is None:
         plans = session.plans(recipe)
         tags = tags_of_index(entry.recipe, key_of_index(plans))
-        return push_index(session, plans, tags, texts, work, allowed)
+        return push_index(session, plans, tags, work, allowed)
     image, record = verified(session, recipe)
     tags = Tags(image.immutable_tag, (), ()) if several else tags_of(record, entry.recipe)
-    return push_image(session, image, record, tags, texts, work, allowed)
+    return push_image(session, image, record, tags, work, allowed)
 
 
 # ``builder sbom``.

@@ -25,9 +25,11 @@ from builder.core.settings import RootWay
 from builder.engines import families
 from builder.plan.inputs import (
     BootstrappedRoot,
+    Lock,
     RegistryRoot,
     RootChoice,
     debian_packages,
+    lock_at,
     lock_file,
     one_of,
     resolve_patches,
@@ -126,6 +128,47 @@ class Resolver:
         return plan_base(self.catalog, name, platforms, self.root_of(name, platforms))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedResolver(Resolver):
+    """Resolves the image of a lock as it was made, whatever this machine and registries have."""
+
+    lock: Lock
+
+    def plans(self, name: str, platform: Platform | None = None) -> tuple[Plan, ...]:
+        """The plan of the lock's image."""
+        return (self.resolve(name, platform),)
+
+    def resolve(self, name: str, platform: Platform | None = None) -> Plan:
+        """The plan of the lock's image; it has no other platform."""
+        return self._plan(self.catalog.engine(name), platform or self.lock.platform)
+
+    def root_of(self, base: str, platforms: Platforms) -> RootChoice:
+        """The Debian root or the published image that was taken."""
+        entry, below = self.lowest(base)
+        found = self.lock.roots.get(entry.name, "")
+        if found == "mmdebstrap" and isinstance(below, Root):
+            return bootstrapped_root(entry, below, platforms)
+        return RegistryRoot(below.image, found)
+
+    def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
+        lock, why = self.lock, "this builder reads it otherwise, or its files were changed"
+        if platform != lock.platform:
+            raise RecipeError(f"the lock of {entry.name} is of its image for {lock.platform}")
+        try:
+            found = Resolver._plan(self, entry, platform)
+            if found.key == lock.key:
+                return found
+            why = f"they give the key {found.short_key}: {why}"
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}"
+        made = f"{lock.builder}{f' ({lock.commit[:12]})' if lock.commit else ''}"
+        raise RecipeError(
+            f"the files of the lock of {entry.name} do not give its key {lock.key[:12]}",
+            why,
+            f"builder {made} wrote it: check that version out, and repeat this with it",
+        )
+
+
 def bootstrapped_root(
     entry: Entry[BaseRecipe], root: Root, platforms: Platforms
 ) -> BootstrappedRoot:
@@ -156,6 +199,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
         dockerfiles=folder,
         scripts=_hashed(folder / "scripts", family.scripts_of(recipe, platforms)),
         root=root if recipe.root or recipe.published else None,
+        lock=lock_at(catalog.root),
         base=below,
         debian=debian_packages(entry, family.debian(recipe, platforms), suite_of(catalog, name)),
     )
@@ -200,6 +244,7 @@ def plan(
         entrypoint=_hashed(own, names),
         base=base,
         tools=tools,
+        lock=lock_at(catalog.root),
         debian=debian_packages(
             entry, family.debian(recipe, platforms), suite_of(catalog, recipe.base)
         ),

@@ -54,6 +54,7 @@ class AttachedFile:
     name: str
     media_type: str
     content: bytes
+    more: Mapping[str, str] = field(default_factory=dict)  # annotations beside the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def _put_parts(repository: Repository, wanted: Attachment, subject: Manifest | N
     # ORAS keeps the names of files in their titles, too.
     layers = [
         _descriptor(file.media_type, file.content)
-        | ({"annotations": {TITLE: file.name}} if file.name else {})
+        | ({"annotations": {TITLE: file.name, **file.more}} if file.name else {})
         for file in wanted.files
     ]
     parts: dict[str, Any] = {

@@ -211,9 +211,9 @@ def publish(
     with lock_tags(session):
         only = tags.Tags(immutable, (), ())
         if several:
-            digest = push_index(session, plans, only, frozen.files, folder).digest
+            digest = push_index(session, plans, only, folder).digest
         elif first:
-            digest = push_image(session, plans[0], first, only, frozen.files, folder).digest
+            digest = push_image(session, plans[0], first, only, folder).digest
         else:
             digest = ready[0].digest
     return digest, _kernels(first)
