@@ -17,7 +17,8 @@ from uuid import uuid4
 import pytest
 
 from builder.build import record
-from builder.publish.attachments import LOCAL, RECIPE, SPDX, attached
+from builder.publish import lock
+from builder.publish.attachments import LOCAL, SPDX, attached
 from builder.publish.push import local_image, upload
 from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.signing import BUNDLE, Trust, statement_in
@@ -315,7 +316,7 @@ def test_what_is_missing_of_an_image_that_is_there_is_attached(
     push()
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [kind_of(each) for each in referrers(repository, image["digest"])]
-    assert sorted(kinds) == sorted([SPDX, SLSA, RECIPE, VERDICT, MOVE])
+    assert sorted(kinds) == sorted([SPDX, SLSA, lock.KIND, VERDICT, MOVE])
     (provenance,) = attached(repository, "1", SLSA)
     told = json.loads(provenance.content)
     assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
