@@ -81,7 +81,7 @@ def _files(plan: Plan, catalog: Catalog) -> dict[str, bytes]:
             if base.root is not None
         },
         builder=__version__,
-        commit=head_of(catalog.root),
+        commit=head_of(installed()),
     )
     texts[LOCK] = lock.model_dump_json(indent=1) + "\n"
     return found | {name: text.encode() for name, text in texts.items()}
