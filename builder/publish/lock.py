@@ -18,6 +18,7 @@ from pathlib import Path
 from builder import __version__
 from builder.core import archives
 from builder.core.errors import RegistryError
+from builder.core.farm import installed
 from builder.plan.inputs import LOCK, LocalTree, Lock, RegistryRoot, tree_files
 from builder.plan.plan import Plan
 from builder.publish.verdicts import AttachedFile, Attachment
