@@ -151,20 +151,16 @@ class LockedResolver(Resolver):
         return RegistryRoot(below.image, found)
 
     def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
-        lock, why = self.lock, "this builder reads it otherwise, or its files were changed"
+        lock = self.lock
         if platform != lock.platform:
             raise RecipeError(f"the lock of {entry.name} is of its image for {lock.platform}")
-        try:
-            found = Resolver._plan(self, entry, platform)
-            if found.key == lock.key:
-                return found
-            why = f"they give the key {found.short_key}: {why}"
-        except OSError as error:
-            why = f"{error.filename}: {error.strerror}"
+        found = Resolver._plan(self, entry, platform)
+        if found.key == lock.key:
+            return found
         made = f"{lock.builder}{f' ({lock.commit[:12]})' if lock.commit else ''}"
         raise RecipeError(
             f"the files of the lock of {entry.name} do not give its key {lock.key[:12]}",
-            why,
+            f"they give {found.short_key}: this builder reads them otherwise, or one was changed",
             f"builder {made} wrote it: check that version out, and repeat this with it",
         )
 
@@ -299,4 +295,8 @@ def _require_tree(entry: Entry[Recipe], root: Path) -> None:
 
 
 def _hashed(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    try:
+        return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    except OSError as error:
+        why = f"cannot read {error.filename}: {error.strerror}"
+        raise RecipeError("a file that decides the image is missing", why) from error

@@ -13,7 +13,8 @@ import hashlib
 import io
 import stat
 import tarfile
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 from builder import __version__
 from builder.core import archives
@@ -36,16 +37,17 @@ def lock_of(plan: Plan, catalog: Catalog) -> Attachment:
 
     Raises ``RecipeError`` where a file of the catalog cannot be read.
     """
-    packed = io.BytesIO()
+    packed, made = io.BytesIO(), set[PurePosixPath]()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, content in sorted(_files(plan, catalog).items()):
-            tar.addfile(_member(f"{plan.name}/{name}", len(content)), io.BytesIO(content))
-        source = plan.recipe.source
-        if isinstance(plan.source, LocalTree) and isinstance(source, PathSource):
-            for file in tree_files(plan.source.path):
-                inside = file.relative_to(plan.source.path)
-                _add(tar, f"{plan.name}/{source.path}/{inside.as_posix()}", file)
-    text = packed.getvalue()
+        for member, content in _members(plan, catalog):
+            above = [each for each in PurePosixPath(member.name).parents if each.name]
+            for folder in reversed(above):  # oras unpacks no file whose directory is not listed
+                if folder not in made:
+                    tar.addfile(_member(str(folder), tarfile.DIRTYPE, 0o755))
+                    made.add(folder)
+            tar.addfile(member, io.BytesIO(content))
+        end = tar.offset + 2 * tarfile.BLOCKSIZE  # oras's digest has no padding behind the end
+    text = packed.getvalue()[:end]
     unpacks = {  # as oras packs a directory
         "io.deis.oras.content.digest": f"sha256:{hashlib.sha256(text).hexdigest()}",
         "io.deis.oras.content.unpack": "true",
@@ -88,21 +90,31 @@ def _files(plan: Plan, catalog: Catalog) -> dict[str, bytes]:
     return found | {name: text.encode() for name, text in texts.items()}
 
 
-def _member(name: str, size: int = 0, mode: int = 0o644) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = size, mode
-    return member
-
-
-def _add(tar: tarfile.TarFile, name: str, file: Path) -> None:
-    if file.is_symlink():
-        member = _member(name)
-        member.type, member.linkname = tarfile.SYMTYPE, str(file.readlink())
-        tar.addfile(member)
+def _members(plan: Plan, catalog: Catalog) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """The members of the archive but for directories, with their contents."""
+    for name, content in sorted(_files(plan, catalog).items()):
+        yield _member(f"{plan.name}/{name}", size=len(content)), content
+    source = plan.recipe.source
+    if not (isinstance(plan.source, LocalTree) and isinstance(source, PathSource)):
         return
-    content = file.read_bytes()
-    mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
-    tar.addfile(_member(name, len(content), mode), io.BytesIO(content))
+    for file in tree_files(plan.source.path):
+        name = f"{plan.name}/{source.path}/{file.relative_to(plan.source.path).as_posix()}"
+        if file.is_symlink():
+            member = _member(name, tarfile.SYMTYPE)
+            member.linkname = str(file.readlink())
+            yield member, b""
+            continue
+        content = file.read_bytes()
+        mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
+        yield _member(name, mode=mode, size=len(content)), content
+
+
+def _member(
+    name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o644, size: int = 0
+) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.size = kind, mode, size
+    return member
 
 
 def unpacked(file: AttachedFile, folder: Path) -> Path:
