@@ -183,9 +183,9 @@ def main() -> None:
                 measured("first push", "push", "measured", "--catalog", farm)
                 measured("second push", "push", "measured", "--catalog", farm)
                 repository = Repository(f"{address}/study/measured", print)
-                add_nights(repository, 9)
+                add_nights(repository, 10)
                 words = ("tag", "prune", "measured", "--keep", "2", "--yes", "--catalog", farm)
-                measured("prune of seven of nine nights", *words)
+                measured("prune of seven of ten nights", *words)
             finally:
                 server.terminate()
                 found = subprocess.run(

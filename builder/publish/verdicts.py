@@ -95,7 +95,8 @@ def require_attachments(repository: Repository) -> None:
 
     A tiny artifact is put, attached to another one and, where that needs a tag, listed there twice:
     a registry may refuse a type, a subject, or a tag that moves.  Everything is deleted afterwards,
-    if the registry allows that; Docker Hub does not.  Raises ``FetchError``.
+    if the registry and the login allow that.  Docker Hub deletes by digest what has no tag
+    (https://docs.docker.com/reference/api/registry/latest/).  Raises ``FetchError``.
     """
     image = _put_parts(repository, Attachment(VERDICT), None)
     artifact = _put_parts(repository, Attachment(VERDICT), image)
@@ -121,10 +122,9 @@ def require_attachments(repository: Repository) -> None:
         error.hint = error.hint or "docs/publishing.md, Registries, says what must be set"
         raise
     finally:
-        if repository.registry != HUB:
+        for each in (*reversed(lists), artifact, image):
             with suppress(RegistryError, FetchError):
-                for each in (*reversed(lists), artifact, image):
-                    repository.delete(each.digest)
+                repository.delete(each.digest)
 
 
 def store(
