@@ -3,8 +3,8 @@
     .venv/bin/python studies/registry.py            # needs Docker, and docker-registry (Debian)
 
 The image is a library of one file, compiled with the farm's CUDA base, which is built if Docker
-lacks it; its push is that of any image but for the number of layers: a new one takes three requests
-more.  Everything else is in a directory that goes afterwards: the registry, the state, the nights.
+lacks it.  Any other image is pushed with the same requests, and three more for each new layer.
+Everything else is in a directory that goes afterwards: the registry, the state, the nights.
 """
 
 from __future__ import annotations

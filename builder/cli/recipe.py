@@ -259,10 +259,12 @@ def lock(
     `builder build RECIPE --catalog DIR` builds the image again from it, with the same key and the
     same digest, however recipes, bases, patches and templates of this farm have moved on.
     """
+    from builder.core.files import require_writable
     from builder.plan.inputs import lock_at
 
     if output.exists():
         raise WorldError(f"{output} exists already", hint="name a new directory: --output DIR")
+    require_writable(output, "name another directory: --output DIR")
     with _attached_catalog(recipe, reference, platform) as found:
         made = lock_at(found)
         if made is None:

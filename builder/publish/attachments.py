@@ -19,9 +19,11 @@ from builder.build import ccache
 from builder.build.record import Record
 from builder.core.errors import RegistryError
 from builder.docker import engine as docker
+from builder.engines.layout import LABEL_KEY
+from builder.plan.inputs import lock_at
 from builder.plan.plan import Plan
 from builder.publish import lock
-from builder.publish.registry import Repository
+from builder.publish.registry import Repository, remote_image
 from builder.publish.sbom import (
     Bill,
     Dpkg,
@@ -389,7 +391,7 @@ def documents_of(
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 RECIPE_FILE = re.compile(rf"(?:{NAME}/)*{NAME}\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
-"""Of images that were pushed before there were locks: the recipe, and its locks."""
+"""What earlier versions attached: the recipe, and its locks."""
 STATEMENTS = {SLSA: "slsa", VEX: "vex"}
 """The names of the files of statements, without suffixes."""
 
@@ -452,17 +454,28 @@ def catalog_of(
 ) -> Path:
     """The catalog of all that an image was made of, below the new directory ``folder``.
 
-    Of an image that was pushed before there were locks: its recipe, and its locks alone.  Raises
-    ``RegistryError`` where nothing is attached, or a path is not one of ``recipes/``.
+    An earlier version attached only the recipe, and its locks.  Raises ``RegistryError`` where
+    nothing is attached, or a path is not one of ``recipes/``.
     """
     try:
-        (file,) = attached(repository, reference, lock.KIND, platform)
-        return lock.unpacked(file, folder)
+        file = attached(repository, reference, lock.KIND, platform)[0]
     except RegistryError as error:
         try:
             files = attached(repository, reference, RECIPE, platform)
         except RegistryError:
             raise error from None
+    else:
+        found = lock.unpacked(file, folder)
+        image, made = remote_image(repository, reference), lock_at(found)
+        keys = {image.labels.get(LABEL_KEY)} if image else set()
+        keys |= {each.key for each in image.platforms.values()} if image else set()
+        if made is None or made.key not in keys:
+            raise RegistryError(
+                f"the lock that is attached to {repository.name}:{reference} is of another image",
+                "whoever may push may attach one",
+                "nothing is built of it",
+            )
+        return found
     for name, text in recipe_texts(files).items():
         write(folder / "recipes" / name, text)
     return folder

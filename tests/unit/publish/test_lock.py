@@ -107,7 +107,7 @@ def test_the_lock_of_a_published_image_is_written(
 ) -> None:
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     repository = Repository(f"{registry}/me/{plan.recipe.image.repository}", print)
-    image = put_image(repository, NAME, "1")
+    image = put_image(repository, plan.key, "1")
     done = builder("recipe", "lock", NAME, "1", "--output", tmp_path / "out")
     assert (done.returncode, "has no attachment of the type" in done.stderr) == (12, True)
     attach_all(repository, image, [lock_of(plan, load(REPOSITORY))])
@@ -118,6 +118,11 @@ def test_the_lock_of_a_published_image_is_written(
     assert told["key"] == plan.key
     done = builder("recipe", "lock", NAME, "1", "--output", tmp_path / "out")
     assert "exists already" in done.stderr
+    # A lock of another image, by whoever may push, is refused.
+    other = lock_of(rendered(REPOSITORY, "whisper-cpp-1.8.5"), load(REPOSITORY))
+    attach_all(repository, put_image(repository, plan.key, "2", other="x"), [other])
+    done = builder("recipe", "lock", NAME, "2", "--output", tmp_path / "other")
+    assert (done.returncode, "is of another image" in done.stderr) == (12, True)
     # The recipe alone is taken from it, too; a base that is there stays.
     done = builder("recipe", "export", NAME, "1", "--output", tmp_path / "recipes")
     assert done.returncode == 0, done.stderr
