@@ -100,7 +100,8 @@ def test_a_published_image_has_its_own_recipe(
     assert done.returncode == 0, done.stderr
     key = json.loads((lock / "lock.json").read_text())["key"]
     name = f"{repository.name}:0.1.0-{key[:12]}"
-    assert docker("image", "inspect", "--format={{.Id}}", name) == pushed.digest
+    assert docker("image", "inspect", "--format={{.Id}}", name).strip() == pushed.digest
+    docker("image", "rm", *images_at(f"{registry}/test"))
 
 
 def killed_as() -> str:
