@@ -45,19 +45,20 @@ from builder.engines.families import load_catalog
 from builder.engines.layout import LABEL_KEY, REPRODUCED
 from builder.image.compare import Comparison, compare_images, compare_trees, read_files, read_image
 from builder.image.layers import damage_reported, manifest_of, platforms_of
+from builder.plan.inputs import lock_at
 from builder.plan.plan import AnyPlan, BasePlan, Plan
-from builder.publish.attachments import RECIPE, attached, recipe_texts
+from builder.publish.attachments import catalog_of
 from builder.publish.registry import Repository, images_in
+from builder.publish.signing import trust_of
 from builder.publish.tags import no_image, open_repository
 from builder.publish.verdicts import (
     REPRODUCTION,
     REPRODUCTION_TEXT,
     ReproductionStatement,
     attach_all,
+    noted,
     require_signing,
-    trust_of,
 )
-from builder.recipes import edit
 from builder.recipes.catalog import Catalog
 from simulator.report import parting
 
@@ -349,23 +350,23 @@ class Rebuilder:
 def image_of(session: BuildSession, target: str, found: docker.Image, work: Path) -> Plan:
     """The plan with the key of an image that Docker has by the name ``target``.
 
-    From the catalog's recipe; else from the recipe that is attached to the image in its registry,
-    such as the recipe of a nightly run.  ``work`` is a directory for a catalog that contains it.
+    From the catalog's recipe; else from the lock that is attached to the image in its registry.
+    ``work`` is a directory for it.
     """
     recipe, key = recipe_label(target, found), found.labels.get(LABEL_KEY, "")
     image, why = _planned(session, recipe, key, target)
     if image is not None:
         return image
-    session.log(f"{why}; looking for the recipe that is attached to {target}")
+    session.log(f"{why}; looking for what is attached to {target}")
     try:
         catalog = _with_attached_recipe(session, target, work / "catalog")
     except (FetchError, RegistryError, UsageError) as error:
-        why += f"\nthe recipe attached to the image cannot be read: {error.what}"
+        why += f"\nwhat is attached to the image cannot be read: {error.what}"
     else:
         image, again = _planned(replace(session, catalog=catalog), recipe, key, target)
         if image is not None:
             return image
-        why += f"\nwith the recipe attached to the image: {again}"
+        why += f"\nwith what is attached to the image: {again}"
     raise RecipeError(
         f"{target} was not built from the recipe {recipe} as it is now",
         why,
@@ -397,20 +398,21 @@ def _planned(session: BuildSession, recipe: str, key: str, target: str) -> tuple
 
 
 def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> Catalog:
-    """The catalog with the recipe, the bases and the locks that are attached to an image."""
+    """The lock that is attached to an image; else the catalog with the recipe that is."""
     if session.offline:
         raise FetchError("nothing is fetched (--offline)")
     repository, reference = place_of(session, target)
-    texts = recipe_texts(attached(repository, reference, RECIPE))
-    root = session.catalog.root
-    folder.mkdir()
+    found = catalog_of(repository, reference, folder, session.platform or AMD64)
+    if lock_at(found) is not None:
+        return load_catalog(found)
+    root, mixed = session.catalog.root, folder.with_name("mixed")
+    mixed.mkdir()
     for each in root.iterdir():
         if each.name != "recipes":
-            (folder / each.name).symlink_to(each.resolve())
-    shutil.copytree(root / "recipes", folder / "recipes")
-    for name, text in texts.items():
-        edit.write(folder / "recipes" / name, text)
-    return load_catalog(folder)
+            (mixed / each.name).symlink_to(each.resolve())
+    for recipes in (root, found):
+        shutil.copytree(recipes / "recipes", mixed / "recipes", dirs_exist_ok=True)
+    return load_catalog(mixed)
 
 
 def place_of(session: BuildSession, target: str) -> tuple[Repository, str]:
@@ -599,7 +601,7 @@ def attestation(session: BuildSession, target: str) -> Iterator[Callable[[Reprod
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             text = statement.model_dump_json()
-            made = trust_of(settings, work).attachment(REPRODUCTION, REPRODUCTION_TEXT, text)
+            made = noted(trust_of(settings, work), REPRODUCTION, REPRODUCTION_TEXT, text)
             attach_all(repository, found, [made])
             return found.digest
 

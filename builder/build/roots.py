@@ -21,9 +21,9 @@ from builder.docker import buildx
 from builder.docker import engine as docker
 from builder.docker.buildx import config, registry_digest
 from builder.engines.layout import LABEL_KEY
-from builder.plan.inputs import RegistryRoot, RootChoice
+from builder.plan.inputs import RegistryRoot, RootChoice, lock_at
 from builder.plan.plan import AnyPlan
-from builder.plan.resolver import Resolver, bootstrapped_root, plan_base
+from builder.plan.resolver import LockedResolver, Resolver, bootstrapped_root, plan_base
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import BaseRecipe, Published
 
@@ -80,8 +80,10 @@ def resolver_of(
     offline: bool = False,
 ) -> Resolver:
     """By the user's settings; with ``build_architecture`` it asks neither engine nor registry."""
-    build = compiles_on(settings, build_architecture)
     way, namespace = settings.debian_root, settings.namespace
+    if lock := lock_at(catalog.root):
+        return LockedResolver(catalog, lock.build, way, namespace, lock=lock)
+    build = compiles_on(settings, build_architecture)
     if build_architecture is not None:
         return Resolver(catalog, build, way, namespace)
     return AskingResolver(catalog, build, way, namespace, log=log, offline=offline)

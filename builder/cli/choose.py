@@ -209,7 +209,7 @@ def _signer_of(found: Fetched) -> str:
     Raises ``UnvouchedError`` where none of the trusted ones signed it.
     """
     from builder.core.files import workspace
-    from builder.publish.verdicts import trust_of
+    from builder.publish.signing import trust_of
 
     chosen = user_settings()
     if not (chosen.cosign_key or chosen.trusted_keys):

@@ -1,10 +1,12 @@
-"""``builder recipe``: new, check, explain, export, schema."""
+"""``builder recipe``: new, check, explain, export, lock, schema."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ from builder.cli.options import (
 from builder.cli.pin import open_session
 from builder.cli.terminal import counted, line, log, minute, paragraph, print_json, table
 from builder.core.errors import PROGRAM, RecipeError, WorldError
+from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
     from builder.plan.explain import Checked
@@ -198,16 +201,23 @@ def export(
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
 
-    Its lock files are written with it. An existing file with different contents is not overwritten.
+    Its lock files are written with it, and bases that are not there. An existing file with
+    different contents is not overwritten.
     """
-    from builder.publish import attachments
-    from builder.publish.tags import repository_of
+    from builder.recipes.catalog import read_text
     from builder.recipes.edit import write
 
     folder = output or farm() / "recipes"
-    repository = repository_of(catalog_at(), recipe, log)
-    attached = attachments.attached(repository, reference, attachments.RECIPE)
-    texts = {folder / name: text for name, text in attachments.recipe_texts(attached).items()}
+    with _attached_catalog(recipe, reference) as found:
+        inside = found / "recipes"
+        names = sorted(file.relative_to(inside) for file in inside.rglob("*.toml"))
+        texts = {folder / name: read_text(inside / name) for name in names}
+    # A base that has moved on stays: the recipe is built on it.
+    texts = {
+        file: text
+        for file, text in texts.items()
+        if not (file.is_relative_to(folder / "bases") and file.exists())
+    }
     if dry_run:
         for file, text in texts.items():
             line(f"# {file}\n{text}")
@@ -219,6 +229,54 @@ def export(
         existed = file.exists()
         write(file, text)
         line(f"{'unchanged' if existed else 'written'} {file}")
+
+
+@contextmanager
+def _attached_catalog(
+    recipe: str, reference: str, platform: Platform | None = None
+) -> Iterator[Path]:
+    """The catalog that is attached to an image."""
+    from builder.core.files import workspace
+    from builder.publish.attachments import catalog_of
+    from builder.publish.tags import repository_of
+
+    repository = repository_of(catalog_at(), recipe, log)
+    settings = user_settings()
+    settings.require_directories()
+    with workspace(settings.cache_dir) as work:
+        yield catalog_of(repository, reference, work / "attached", platform)
+
+
+@group.command()
+def lock(
+    recipe: options.RecipeName,
+    reference: options.Reference,
+    output: Path = output_option("New directory for the lock.", ...),
+    platform: options.OnePlatformOption = None,
+) -> None:
+    """Write the lock of a published image: a catalog of all that the image was made of.
+
+    `builder build RECIPE --catalog DIR` builds the image again from it, with the same key and the
+    same digest, however recipes, bases, patches and templates of this farm have moved on.
+    """
+    from builder.core.files import require_writable
+    from builder.plan.inputs import lock_at
+
+    if output.exists():
+        raise WorldError(f"{output} exists already", hint="name a new directory: --output DIR")
+    require_writable(output, "name another directory: --output DIR")
+    with _attached_catalog(recipe, reference, platform) as found:
+        made = lock_at(found)
+        if made is None:
+            raise WorldError(
+                f"{recipe} {reference} has no lock",
+                "it was pushed before there were locks",
+                f"take its recipe: `builder recipe export {recipe} {reference}`",
+            )
+        shutil.copytree(found, output, symlinks=True)
+        (name,) = (file.stem for file in (found / "recipes").glob("*.toml"))
+    line(f"written {output}: {name} {made.key[:12]} for {made.platform}")
+    log(f"next: {PROGRAM} build {name} --catalog {shlex.quote(str(output))}")
 
 
 @group.command()

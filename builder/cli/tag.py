@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from builder.publish.prune import PrunePlan
     from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
+    from builder.publish.signing import Trust
     from builder.publish.tags import Move
-    from builder.publish.verdicts import Trust
 
 group = typer.Typer(
     no_args_is_help=True, help="Move the tags of published images, and delete old nightlies."
@@ -152,7 +152,7 @@ def _moving(recipe: str, tag: str, to: str | None) -> Iterator[tuple[Repository,
 @contextmanager
 def _trust() -> Iterator[Trust]:
     """The keys that sign notes of moves, and whose notes count."""
-    from builder.publish.verdicts import trust_of
+    from builder.publish.signing import trust_of
 
     loaded = options.user_settings()
     loaded.require_directories()
@@ -406,15 +406,14 @@ def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) ->
     from builder.publish.tags import Tags, tags_of, tags_of_index
 
     entry = session.catalog.engine(recipe)
-    texts = entry.texts()
     several = len(entry.recipe.platform) > 1
     if several and session.platform is None:
         plans = session.plans(recipe)
         tags = tags_of_index(entry.recipe, key_of_index(plans))
-        return push_index(session, plans, tags, texts, work, allowed)
+        return push_index(session, plans, tags, work, allowed)
     image, record = verified(session, recipe)
     tags = Tags(image.immutable_tag, (), ()) if several else tags_of(record, entry.recipe)
-    return push_image(session, image, record, tags, texts, work, allowed)
+    return push_image(session, image, record, tags, work, allowed)
 
 
 # ``builder sbom``.

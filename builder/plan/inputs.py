@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, ValidationError
 
 from builder.core.errors import FetchError, RecipeError
+from builder.core.json_model import JsonModel, first_error
 from builder.core.names import github_page
-from builder.core.platforms import Platform
+from builder.core.platforms import Architecture, Platform
 from builder.engines import families
 from builder.engines.family import PackagePaths, StagePackages
 from builder.recipes import locks, schema
@@ -297,6 +300,41 @@ class BootstrappedRoot(NamedTuple):
 
 
 RootChoice = RegistryRoot | BootstrappedRoot
+
+
+# The lock of an image: a catalog of all that the image was made of, and of nothing else.
+
+LOCK = "lock.json"
+"""Stands beside ``recipes/`` in a lock; ``dockerfiles/`` has ``NAME.Dockerfile``, rendered, for the
+image and each base: a template is a program, and a lock may be a stranger's."""
+Key = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Lock(JsonModel):
+    """What the files of a lock leave open."""
+
+    format: Literal[1] = 1
+    key: Key
+    recipe_key: Key  # ``Plan.recipe_key``
+    build: Architecture  # that compiled
+    platform: Platform  # of the image
+    roots: dict[str, str]
+    """By the lowest bases: the digest of the image that it starts from, or "mmdebstrap"."""
+    builder: str
+    commit: str
+    """The version of builder that pushed the image, and its commit; empty: not known."""
+
+
+def lock_at(root: Path) -> Lock | None:
+    """The lock that a catalog is; None: it is an ordinary one.  Raises ``RecipeError``."""
+    file = root / LOCK
+    try:
+        return Lock.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        why = first_error(error) if isinstance(error, ValidationError) else str(error)
+        raise RecipeError(f"{file} is no lock of format 1", why) from error
 
 
 def where(source: schema.Source) -> str:

@@ -23,6 +23,7 @@ from builder.engines.layout import LAYOUT
 from builder.engines.layout import needs as needs_entrypoint
 from builder.plan.inputs import (
     DebianPackages,
+    Lock,
     PlannedPatch,
     RegistryRoot,
     RootChoice,
@@ -30,6 +31,7 @@ from builder.plan.inputs import (
     identified,
     where,
 )
+from builder.recipes.catalog import read_text
 from builder.recipes.locks import PinnedFile
 from builder.recipes.schema import BaseRecipe, Recipe, Root
 
@@ -142,6 +144,7 @@ class AnyPlan(ABC):
     """The base in whose root the entrypoint is compiled; None: in the stage devel of ``base``."""
     debian: DebianPackages = field(default_factory=DebianPackages)
     root: RootChoice | None = None  # None: its stages start from ``base``
+    lock: Lock | None = None  # of the image; its Dockerfiles are rendered already
     entrypoint: Mapping[str, str] = field(default_factory=dict)
     """sha256 (hex) of each source file of the entrypoint; none: the image is not started."""
 
@@ -217,6 +220,14 @@ class AnyPlan(ABC):
     def text(self) -> str:
         """The Dockerfile; ``RecipeError`` when it breaks one of our rules: a fault of the template,
         or of a value that should have been refused earlier."""
+        text = self._rendered()
+        if faults := [*lints(text), *self._faults(text)]:
+            raise RecipeError(f"the Dockerfile of {self.name} is not acceptable", "\n".join(faults))
+        return text
+
+    def _rendered(self) -> str:
+        if self.lock is not None:
+            return read_text(self.dockerfiles / f"{self.name}.Dockerfile")
         variables = {
             "recipe": self.recipe,
             "packages": self.packages,
@@ -225,10 +236,7 @@ class AnyPlan(ABC):
             "epoch": self.epoch,
             **self._variables(),
         }
-        text = render_template(self.dockerfiles, self.family.template, **variables)
-        if faults := [*lints(text), *self._faults(text)]:
-            raise RecipeError(f"the Dockerfile of {self.name} is not acceptable", "\n".join(faults))
-        return text
+        return render_template(self.dockerfiles, self.family.template, **variables)
 
     @abstractmethod
     def _variables(self) -> dict[str, Any]: ...
@@ -402,6 +410,8 @@ class Plan(AnyPlan):
     @cached_property
     def recipe_key(self) -> str:
         """The key without the digests that the recipe leaves open: no registry has to be asked."""
+        if self.lock is not None:
+            return self.lock.recipe_key
         tools = self.tools.opened() if self.tools else None
         return replace(self, base=self.base.opened(), tools=tools).key
 

@@ -114,6 +114,43 @@ class Resolver:
         return plan_base(self.catalog, name, platforms, self.root_of(name, platforms))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedResolver(Resolver):
+    """Resolves the image of a lock as it was made, whatever this machine and registries have."""
+
+    lock: inputs.Lock
+
+    def plans(self, name: str, platform: Platform | None = None) -> tuple[Plan, ...]:
+        """The plan of the lock's image."""
+        return (self.resolve(name, platform),)
+
+    def resolve(self, name: str, platform: Platform | None = None) -> Plan:
+        """The plan of the lock's image; it has no other platform."""
+        return self._plan(self.catalog.engine(name), platform or self.lock.platform)
+
+    def root_of(self, base: str, platforms: Platforms) -> inputs.RootChoice:
+        """The Debian root or the published image that was taken."""
+        entry, below = self.lowest(base)
+        found = self.lock.roots.get(entry.name, "")
+        if found == "mmdebstrap" and isinstance(below, Root):
+            return bootstrapped_root(entry, below, platforms)
+        return inputs.RegistryRoot(below.image, found)
+
+    def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
+        lock = self.lock
+        if platform != lock.platform:
+            raise RecipeError(f"the lock of {entry.name} is of its image for {lock.platform}")
+        found = Resolver._plan(self, entry, platform)
+        if found.key == lock.key:
+            return found
+        made = f"{lock.builder}{f' ({lock.commit[:12]})' if lock.commit else ''}"
+        raise RecipeError(
+            f"the files of the lock of {entry.name} do not give its key {lock.key[:12]}",
+            f"they give {found.short_key}: this builder reads them otherwise, or one was changed",
+            f"builder {made} wrote it: check that version out, and repeat this with it",
+        )
+
+
 def bootstrapped_root(
     entry: Entry[BaseRecipe], root: Root, platforms: Platforms
 ) -> inputs.BootstrappedRoot:
@@ -146,6 +183,7 @@ def plan_base(
         dockerfiles=folder,
         scripts=_hashed(folder / "scripts", family.scripts_of(recipe, platforms)),
         root=root if recipe.root or recipe.published else None,
+        lock=inputs.lock_at(catalog.root),
         base=below,
         debian=inputs.debian_packages(
             entry, family.debian(recipe, platforms), inputs.suite_of(catalog, name)
@@ -218,4 +256,8 @@ def _require_tree(entry: Entry[Recipe], root: Path) -> None:
 
 
 def _hashed(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    try:
+        return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    except OSError as error:
+        why = f"cannot read {error.filename}: {error.strerror}"
+        raise RecipeError("a file that decides the image is missing", why) from error

@@ -34,9 +34,8 @@ from builder.plan.resolver import Resolver
 from builder.presets import command, is_preset
 from builder.presets.catalog import PresetEntry, load
 from builder.presets.models import given_files, hub_files, joined
-from builder.presets.schema import ModelFile
+from builder.presets.schema import DIRECTORY, ModelFile
 from builder.presets.service import (
-    DIRECTORY,
     HOST,
     KEY,
     RESTART,
@@ -51,7 +50,7 @@ from builder.presets.service import (
     names_below,
     service,
 )
-from builder.publish.registry import Repository, remote_image
+from builder.publish.registry import RemotePlatform, Repository, remote_image
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
@@ -66,7 +65,8 @@ class RunImage:
 
     name: str  # by digest, where that is known
     local: bool = True  # Docker has it
-    size: int = 0  # bytes to download
+    size: int = 0  # bytes to download at most
+    least: int = 0  # bytes to download, where the engine knows all layers that it has
     key: str = ""  # its build key; empty: not known
     what: str = ""
     """Why it is not the image that the recipe asks for, or that there is none; empty: it is."""
@@ -240,14 +240,26 @@ class Images:
                 f"it has {' and '.join(found.platforms)}",
             )
         key = own.key if own else found.labels.get(LABEL_KEY, "")
+        least = size = (own or found).download_size
+        if own and (shared := self._layers_here(own)):
+            least = own.download_above(shared)
+            size = least if docker.engine().containerd_store else size
         return RunImage(
             f"{self.tagged}@{found.digest}",
             local=False,
-            size=(own or found).download_size,
+            size=size,
+            least=least,
             key=key,
             current=((own.recipe_key if own else "") or key) in self.keys,
             digests=frozenset({found.digest, (own or found).digest}),
         )
+
+    @staticmethod
+    def _layers_here(image: RemotePlatform) -> int:
+        try:
+            return docker.layers_here(image.layers)
+        except WorldError:  # no engine answers: a fault of its own
+            return 0
 
 
 def pull(images: Images, name: str) -> None:

@@ -20,11 +20,11 @@ from builder.core.errors import FetchError
 from builder.core.json_model import JsonModel, first_error
 from builder.core.names import REPOSITORY
 from builder.core.sizes import gib
-from builder.core.web import PATIENT, Client, Follow, WebError
+from builder.core.web import PATIENT, Client, WebError
 from builder.docker.gpus import version_numbers
 from builder.engines.device_code import code_of
 from builder.presets.cards import Machine
-from builder.presets.service import DIRECTORY
+from builder.presets.schema import DIRECTORY
 from simulator import selection
 
 NAME = "manifest.json"
@@ -182,7 +182,7 @@ def _read(place: str, limit: int, *, optional: bool = False) -> bytes:
             raise FetchError(what, f"it has more than {limit} bytes")
         return content
     try:
-        response = Client().request("GET", place, limit=limit, follow=Follow.SAME_HOST, **PATIENT)
+        response = Client().request("GET", place, limit=limit, **PATIENT)
         if optional and response.status in {403, 404}:
             return b""
         response.require(200)

@@ -441,8 +441,9 @@ def _to_obtain(job: Launch, images: Images, image: RunImage) -> Iterator[str]:
     if image.what:
         took = build_time(job.catalog, job.run.recipe, job.settings)
         yield f"build {images.tagged}, {took}; {image.what}"
-    elif not image.local:  # what Docker has of its layers is not known
-        yield f"pull {image.name}" + (f": at most {sizes.shown(image.size)}" if image.size else "")
+    elif not image.local:
+        least, most = sizes.shown(image.least), sizes.shown(image.size)
+        yield f"pull {image.name}: {most if least == most else f'{least}, up to {most}'}"
 
 
 def build_time(catalog: Catalog, recipe: Recipe, settings: Settings) -> str:

@@ -49,6 +49,7 @@ from simulator.work import Work, WorkPath
 
 M = TypeVar("M", bound=BaseModel)
 TRIALS = "trials"  # the directory of what images showed without a GPU
+DIRECTORY = "/models"  # the models directory in a container
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
 """The tables of models, by the placeholders of their files in arguments."""
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from builder import __version__
@@ -19,8 +19,11 @@ from builder.build import ccache
 from builder.build.record import Record
 from builder.core.errors import RegistryError
 from builder.docker import engine as docker
+from builder.engines.layout import LABEL_KEY
+from builder.plan.inputs import lock_at
 from builder.plan.plan import Plan
-from builder.publish.registry import Repository
+from builder.publish import lock
+from builder.publish.registry import Repository, remote_image
 from builder.publish.sbom import (
     Bill,
     Dpkg,
@@ -31,19 +34,22 @@ from builder.publish.sbom import (
     image_purl,
     installed,
 )
-from builder.publish.signing import statement_in
+from builder.publish.signing import UNSIGNED, Trust, statement_in
 from builder.publish.tags import no_image
 from builder.publish.verdicts import (
     SLSA,
-    UNSIGNED,
     AttachedFile,
     Attachment,
-    Trust,
     files_of,
     kind_of,
     referrers,
+    stated,
     statement_of,
 )
+from builder.recipes.edit import write
+
+if TYPE_CHECKING:
+    from builder.build.build import BuildSession
 
 # A bill of materials as SPDX 2.3 JSON (https://spdx.github.io/spdx-spec/v2.3/).
 #
@@ -385,6 +391,7 @@ def documents_of(
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 RECIPE_FILE = re.compile(rf"(?:{NAME}/)*{NAME}\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
+"""What earlier versions attached: the recipe, and its locks."""
 STATEMENTS = {SLSA: "slsa", VEX: "vex"}
 """The names of the files of statements, without suffixes."""
 
@@ -400,33 +407,30 @@ def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
 
 
 def missing_attachments(
+    session: BuildSession,
     plan: Plan,
     record: Record,
-    recipe: Mapping[str, str],
     attached: Collection[str],
-    state: Path,
     work: Path,
     trust: Trust = UNSIGNED,
 ) -> list[Attachment]:
     """The attachments that a verified image lacks; ``attached`` are the kinds that it has.
 
     They describe the files of the image: if the engine does not have it, it is pulled first.
-    ``recipe`` has the texts of the recipe's files by their paths, ``state`` the PTX of images.
     """
     missing = []
-    if RECIPE not in attached:
-        texts = tuple(AttachedFile(name, RECIPE, text.encode()) for name, text in recipe.items())
-        missing.append(Attachment(RECIPE, texts))
+    if lock.KIND not in attached:
+        missing.append(lock.lock_of(plan, session.catalog))
     if not {SPDX, SLSA} <= {*attached}:
         for kind, text in _documents_of(plan, record, work).items():
             if kind in attached:
                 continue
             if kind in STATEMENTS:
-                missing.append(trust.statement(text, kind, STATEMENTS[kind]))
+                missing.append(stated(trust, text, kind, STATEMENTS[kind]))
             else:
                 file = AttachedFile("bom.spdx.json", kind, text.encode())
                 missing.append(Attachment(kind, (file,)))
-    ptx_file = ccache.path_of(state, plan.name, plan.key)
+    ptx_file = ccache.path_of(session.settings.state_dir, plan.name, plan.key)
     if ccache.KIND not in attached and ptx_file.exists():
         file = AttachedFile(ccache.NAME, ccache.KIND, ptx_file.read_bytes())
         missing.append(Attachment(ccache.KIND, (file,)))
@@ -443,6 +447,38 @@ def _documents_of(plan: Plan, record: Record, work: Path) -> dict[str, str]:
     repository = record.references[0].rpartition(":")[0]
     with docker.pulled(f"{repository}@{record.digest}", plan.platform):
         return documents_of(plan, record, installed(record.digest, work))
+
+
+def catalog_of(
+    repository: Repository, reference: str, folder: Path, platform: str | None = None
+) -> Path:
+    """The catalog of all that an image was made of, below the new directory ``folder``.
+
+    An earlier version attached only the recipe, and its locks.  Raises ``RegistryError`` where
+    nothing is attached, or a path is not one of ``recipes/``.
+    """
+    try:
+        file = attached(repository, reference, lock.KIND, platform)[0]
+    except RegistryError as error:
+        try:
+            files = attached(repository, reference, RECIPE, platform)
+        except RegistryError:
+            raise error from None
+    else:
+        found = lock.unpacked(file, folder)
+        image, made = remote_image(repository, reference), lock_at(found)
+        keys = {image.labels.get(LABEL_KEY)} if image else set()
+        keys |= {each.key for each in image.platforms.values()} if image else set()
+        if made is None or made.key not in keys:
+            raise RegistryError(
+                f"the lock that is attached to {repository.name}:{reference} is of another image",
+                "whoever may push may attach one",
+                "nothing is built of it",
+            )
+        return found
+    for name, text in recipe_texts(files).items():
+        write(folder / "recipes" / name, text)
+    return folder
 
 
 def recipe_texts(files: Sequence[AttachedFile]) -> dict[str, str]:
@@ -472,9 +508,9 @@ def attached(
 ) -> list[AttachedFile]:
     """The files of one type that are attached to the image of a tag or a digest.
 
-    ``platform`` ("linux/amd64") names an image of an index; None: the first one, for recipes only,
-    which all images of an index share.  Raises ``RegistryError`` where there is no such image, or
-    no attachment of that type with a file.
+    ``platform`` ("linux/amd64") names an image of an index; None: the first one, for recipes and
+    locks only: all images of an index have one recipe.  Raises ``RegistryError`` where there is no
+    such image, or no attachment of that type with a file.
     """
     manifest = repository.manifest(reference)
     if manifest is None:
@@ -483,7 +519,7 @@ def attached(
     entries = manifest.body.manifests or ()
     listed = {each.platform.name: each.digest for each in entries if each.platform}
     if listed:
-        name = next(iter(listed)) if kind == RECIPE and platform is None else platform
+        name = next(iter(listed)) if kind in {RECIPE, lock.KIND} and platform is None else platform
         if name not in listed:
             what = f"has no image for {platform}" if platform else "is an index of several images"
             raise RegistryError(

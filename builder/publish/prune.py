@@ -22,8 +22,9 @@ from builder.docker.engine import HUB
 from builder.engines.layout import CREATED
 from builder.publish.hub import Hub
 from builder.publish.registry import Manifest, Repository, configuration
+from builder.publish.signing import Trust, trust_of
 from builder.publish.tags import NIGHTLY, TAGS, Note, notes_in, rollback_targets, trace_moves
-from builder.publish.verdicts import Trust, built_at, entries_of, referrers_tag, trust_of
+from builder.publish.verdicts import built_at, entries_of, referrers_tag
 from builder.recipes.schema import Recipe
 
 # The contents of a repository: its images, their age, and their attachments.

@@ -41,7 +41,7 @@ from builder.publish.registry import (
     require_within,
     updates_of,
 )
-from builder.publish.signing import IN_TOTO, sign_image
+from builder.publish.signing import IN_TOTO, Trust, trust_of
 from builder.publish.tags import (
     By,
     Move,
@@ -54,13 +54,12 @@ from builder.publish.tags import (
 from builder.publish.transport import INDEX, Configuration, checked
 from builder.publish.verdicts import (
     Attachment,
-    Trust,
     attach_all,
     kind_of,
     referrers,
     require_attachments,
     require_signing,
-    trust_of,
+    sign_image,
     verdict_on,
     verdict_signers,
 )
@@ -326,15 +325,13 @@ def push_image(
     plan: Plan,
     record: Record,
     tags: Tags,
-    recipe: Mapping[str, str],
     work: Path,
     allowed: Allowed = Allowed(),
 ) -> Pushed:
     """Push the image of a record with its attachments, then give it its tags.
 
     Where the registry has a verified image of this key, that image gets the tags instead.
-    ``recipe`` has the texts of the recipe's files, by their paths below ``recipes/``; ``work`` is
-    an empty directory.
+    ``work`` is an empty directory.
 
     Raises ``RegistryError`` where an immutable or a version tag is taken and there is no reason to
     replace it, an update exceeds its budget without a reason, a tag would lose a platform, somebody
@@ -342,7 +339,7 @@ def push_image(
     answer; ``WorldError`` where the image cannot be signed, or this machine's clock is wrong; and
     like ``find_published`` and ``require_built_here``.
     """
-    run = _Run(session, plan, recipe, work, allowed)
+    run = _Run(session, plan, work, allowed)
     found = run.published(plan)
     if found is None:
         require_built_here(record)
@@ -353,7 +350,6 @@ def push_index(
     session: BuildSession,
     plans: Sequence[Plan],
     tags: Tags,
-    recipe: Mapping[str, str],
     work: Path,
     allowed: Allowed = Allowed(),
 ) -> Pushed:
@@ -362,7 +358,7 @@ def push_index(
     Raises like ``push_image``; ``WorldError`` also where a platform has no verified image, here or
     in the registry.
     """
-    run = _Run(session, plans[0], recipe, work, allowed)
+    run = _Run(session, plans[0], work, allowed)
     repository, name, key = run.repository, plans[0].name, key_of_index(plans)
     sources = run.sources(plans)
     manifests: dict[str, Manifest] = {each.plan.platform: each.image.manifest for each in sources}
@@ -537,16 +533,9 @@ def _folder(work: Path, plan: Plan) -> Path:
 class _Run:
     """One push to a repository, whose tags are ``known``."""
 
-    def __init__(
-        self,
-        session: BuildSession,
-        plan: Plan,
-        recipe: Mapping[str, str],
-        work: Path,
-        allowed: Allowed,
-    ) -> None:
+    def __init__(self, session: BuildSession, plan: Plan, work: Path, allowed: Allowed) -> None:
         require_signing(session.settings, work)
-        self.session, self.recipe, self.work, self.allowed = session, recipe, work, allowed
+        self.session, self.work, self.allowed = session, work, allowed
         self.repository = open_repository(plan.repository, session.log)
         self.known = frozenset(self.repository.tags())
         self.repository.others = list(_with_same_base(session, plan, self.repository))
@@ -571,7 +560,7 @@ class _Run:
     def sign(self, digest: str) -> None:
         """Sign an image or an index with this run's key, if there is one and it is not signed."""
         name, key = self.repository.name, self.trust.signing
-        if key and sign_image(name, digest, key, self.trust.work):
+        if key and sign_image(name, digest, self.trust):
             self.session.log(f"signed {name}@{digest[:19]}")
 
     def push(
@@ -625,8 +614,8 @@ class _Run:
             # A statement without a signature does not count where there is a key.
             unsigned = IN_TOTO if self.trust.signing else ""
             kinds = {kind_of(each) for each in entries if each.get("artifactType") != unsigned}
-            state, made = self.session.settings.state_dir, own or record
-            missing += missing_attachments(plan, made, self.recipe, kinds, state, work, self.trust)
+            made = own or record
+            missing += missing_attachments(self.session, plan, made, kinds, work, self.trust)
         if own is None:
             self.sign(digest)
         else:

@@ -405,6 +405,14 @@ class RemotePlatform:
     """Its key, by its label; empty where it has none."""
     recipe_key: str = ""
     """Its key without the digests that its recipe leaves open, by its label; empty: as the key."""
+    layers: tuple[str, ...] = field(default=(), compare=False)
+    """The digests of its unpacked layers (diff IDs), the lowest first."""
+    sizes: tuple[int, ...] = field(default=(), compare=False)
+    """Bytes of each compressed layer; 0 for one that a layer below is equal to."""
+
+    def download_above(self, count: int) -> int:
+        """Bytes of the layers above the lowest ``count``."""
+        return sum(self.sizes[count:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +465,8 @@ def of_images(manifest: Manifest, images: Sequence[PlatformImage]) -> RemoteImag
             sum(layer_sizes(each.manifest).values()),
             each.config.labels.get(LABEL_KEY, ""),
             each.config.labels.get(LABEL_RECIPE_KEY, ""),
+            tuple((each.config.rootfs.diff_ids if each.config.rootfs else None) or ()),
+            _sizes_once(each.manifest),
         )
         for each in images
     }
@@ -507,6 +517,11 @@ def layer_sizes(image: Manifest) -> dict[str, int]:
     A layer that an image has twice is downloaded once.
     """
     return {each.digest: each.size for each in image.body.layers or ()}
+
+
+def _sizes_once(image: Manifest) -> tuple[int, ...]:
+    left = layer_sizes(image)
+    return tuple(left.pop(each.digest, 0) for each in image.body.layers or ())
 
 
 # The size of an update: the layers of a new image that the image before it lacks.

@@ -21,14 +21,16 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from builder.core import settings
 from builder.core.errors import RegistryError, WorldError
-from builder.docker.engine import HUB, split
-from builder.publish.transport import HUB_KEY, certificate_of, login_for
+from builder.core.settings import Settings
 
 TIMEOUT = 300.0  # seconds
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -306,19 +308,16 @@ def _holds(arguments: tuple[str, ...], verifier: str) -> bool:
     return True
 
 
-def sign_image(repository: str, digest: str, signer: str, work: Path) -> bool:
+def sign_reference(
+    image: str, signer: str, work: Path, auths: Mapping[str, Any], certificate: Path | None
+) -> bool:
     """Sign an image of a registry unless it has a valid signature; whether it was signed now.
 
-    Raises ``WorldError`` where cosign cannot sign as the signer or does not end in time,
-    ``RegistryError`` where the registry then has no valid signature.
+    ``image`` has its digest, ``auths`` the login as Docker's configuration has it; ``certificate``
+    is of the registry's own authority.  Raises like ``verdicts.sign_image``.
     """
-    image, registry = f"{repository}@{digest}", split(repository)[0]
-    certificate = certificate_of(registry)
     options = (f"--registry-cacert={certificate}",) if certificate is not None else ()
     verifier = verifier_of(signer, work)
-    login = login_for(registry)
-    name = HUB_KEY if registry == HUB else registry
-    auths = {name: {"auth": login.basic}} if login is not None else {}
     config = _written(work, "config.json", b"")  # the login is in a file while cosign runs
     config.chmod(0o600)
     try:
@@ -370,3 +369,52 @@ def _run(arguments: tuple[str, ...], what: str, config: Path | None = None) -> b
             "check BUILDER_COSIGN_KEY, and the key's password in COSIGN_PASSWORD",
         )
     return done.stdout
+
+
+# The signers of the settings.
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The key that signs verdicts and notes, and the public keys whose signatures are trusted.
+
+    ``work`` is a directory for the files that cosign reads.  All methods raise ``WorldError`` where
+    cosign fails.
+    """
+
+    signing: str
+    trusted: tuple[str, ...]
+    work: Path
+
+    def accepts(self, text: str, signature: str) -> bool:
+        """Whether a text counts: a trusted key signed it, or no key is configured."""
+        return not (self.signing or self.trusted) or bool(self.signer(text, signature))
+
+    def signer(self, text: str, signature: str) -> str:
+        """The trusted key that signed a text, as the settings name it; empty: none of them did.
+
+        ``signature`` is base64.
+        """
+        if not signature:
+            return ""
+        return self._first(lambda verifier: signed_by(text, signature, verifier, self.work))
+
+    def signer_of(self, bundle: bytes) -> str:
+        """The same for the statement in a bundle."""
+        return self._first(lambda verifier: statement_signed_by(bundle, verifier, self.work))
+
+    def _first(self, holds: Callable[[str], bool]) -> str:
+        if self.signing and holds(verifier_of(self.signing, self.work)):
+            return self.signing
+        return next((key for key in self.trusted if holds(key)), "")
+
+
+UNSIGNED = Trust("", (), Path())
+"""No key is configured: nothing is signed, and signatures do not count."""
+
+
+def trust_of(settings: Settings, work: Path) -> Trust:
+    """The keys in the settings; raises ``WorldError`` where there are some and no cosign."""
+    if settings.cosign_key or settings.trusted_keys:
+        require_cosign()
+    return Trust(settings.cosign_key, settings.trusted_keys, work / "cosign")

@@ -31,15 +31,9 @@ from builder.publish.registry import (
     remote_image,
     updates_of,
 )
+from builder.publish.signing import UNSIGNED, Trust
 from builder.publish.transport import TAG, Digest
-from builder.publish.verdicts import (
-    UNSIGNED,
-    Attachment,
-    Trust,
-    annotations_of,
-    attach_all,
-    referrers,
-)
+from builder.publish.verdicts import Attachment, annotations_of, attach_all, noted, referrers
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
@@ -166,7 +160,7 @@ def new_note(
         first=past[-1].before if past else "",
     )
     text = made.model_dump_json(exclude_defaults=True)
-    return made.note().move, trust.attachment(MOVE, TEXT, text)
+    return made.note().move, noted(trust, MOVE, TEXT, text)
 
 
 def last_note(repository: Repository, tag: str, digest: str, trust: Trust) -> Note | None:

@@ -250,6 +250,10 @@ class _ImageSettings(_OpenModel):
     Labels: dict[str, str] | None = None
 
 
+class _Files(_OpenModel):
+    diff_ids: list[str] | None = None
+
+
 class Configuration(_OpenModel):
     """An image's configuration ("OCI Image Configuration")."""
 
@@ -257,6 +261,7 @@ class Configuration(_OpenModel):
     architecture: str | None = None
     created: str | None = None
     config: _ImageSettings | None = None
+    rootfs: _Files | None = None
 
     @property
     def platform(self) -> str:

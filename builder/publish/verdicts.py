@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,23 +24,23 @@ from builder.build.record import Record
 from builder.core.errors import FetchError, RegistryError, SmokeError, WorldError
 from builder.core.files import workspace
 from builder.core.settings import Settings
-from builder.docker.engine import HUB
+from builder.docker.engine import HUB, split
 from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.signing import (
     BUNDLE,
     IN_TOTO,
+    Trust,
     identity_of,
     key_text,
-    require_cosign,
     require_key,
+    sign_reference,
     sign_statement,
     sign_text,
-    signed_by,
     statement_in,
-    statement_signed_by,
-    verifier_of,
+    trust_of,
     verifying,
 )
+from builder.publish.transport import HUB_KEY, certificate_of, login_for
 
 TITLE = "org.opencontainers.image.title"
 EMPTY = b"{}"
@@ -54,6 +54,7 @@ class AttachedFile:
     name: str
     media_type: str
     content: bytes
+    more: Mapping[str, str] = field(default_factory=dict)  # annotations beside the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def require_attachments(repository: Repository) -> None:
 
     A tiny artifact is put, attached to another one and, where that needs a tag, listed there twice:
     a registry may refuse a type, a subject, or a tag that moves.  Everything is deleted afterwards,
-    if the registry allows that; Docker Hub does not.  Raises ``FetchError``.
+    if the registry and the login allow that.  Docker Hub deletes by digest what has no tag
+    (https://docs.docker.com/reference/api/registry/latest/).  Raises ``FetchError``.
     """
     image = _put_parts(repository, Attachment(VERDICT), None)
     artifact = _put_parts(repository, Attachment(VERDICT), image)
@@ -120,10 +122,9 @@ def require_attachments(repository: Repository) -> None:
         error.hint = error.hint or "docs/publishing.md, Registries, says what must be set"
         raise
     finally:
-        if repository.registry != HUB:
+        for each in (*reversed(lists), artifact, image):
             with suppress(RegistryError, FetchError):
-                for each in (*reversed(lists), artifact, image):
-                    repository.delete(each.digest)
+                repository.delete(each.digest)
 
 
 def store(
@@ -159,7 +160,7 @@ def _put_parts(repository: Repository, wanted: Attachment, subject: Manifest | N
     # ORAS keeps the names of files in their titles, too.
     layers = [
         _descriptor(file.media_type, file.content)
-        | ({"annotations": {TITLE: file.name}} if file.name else {})
+        | ({"annotations": {TITLE: file.name, **file.more}} if file.name else {})
         for file in wanted.files
     ]
     parts: dict[str, Any] = {
@@ -290,73 +291,42 @@ class Statement(BaseModel):
     """When its build began, by the record; RFC 3339, UTC."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """The key that signs verdicts and notes, and the public keys whose signatures are trusted.
+def noted(trust: Trust, kind: str, name: str, text: str) -> Attachment:
+    """An artifact with a text as its annotation ``name``, and the text's signature where there is a
+    key."""
+    annotations = {name: text}
+    if trust.signing:
+        annotations[f"{name}.signature"] = sign_text(text, trust.signing, trust.work)
+    return Attachment(kind, annotations=annotations)
 
-    ``work`` is a directory for the files that cosign reads.  All methods raise ``WorldError`` where
-    cosign fails.
+
+def stated(
+    trust: Trust, text: str, kind: str, name: str, annotations: Mapping[str, str] | None = None
+) -> Attachment:
+    """An artifact with an in-toto statement, in a bundle where there is a key.
+
+    ``kind`` is the predicate's type, ``name`` the name of the file without its suffix.
     """
-
-    signing: str
-    trusted: tuple[str, ...]
-    work: Path
-
-    def attachment(self, kind: str, name: str, text: str) -> Attachment:
-        """An artifact with a text as its annotation ``name``, and the text's signature where there
-        is a key."""
-        annotations = {name: text}
-        if self.signing:
-            annotations[f"{name}.signature"] = sign_text(text, self.signing, self.work)
-        return Attachment(kind, annotations=annotations)
-
-    def statement(
-        self, text: str, kind: str, name: str, annotations: Mapping[str, str] | None = None
-    ) -> Attachment:
-        """An artifact with an in-toto statement, in a bundle where there is a key.
-
-        ``kind`` is the predicate's type, ``name`` the name of the file without its suffix.
-        """
-        more = {**(annotations or {}), PREDICATE: kind}
-        if not self.signing:
-            plain = AttachedFile(f"{name}.json", IN_TOTO, text.encode())
-            return Attachment(IN_TOTO, (plain,), more)
-        bundle = sign_statement(text, self.signing, self.work)
-        file = AttachedFile(f"{name}.sigstore.json", BUNDLE, bundle.encode())
-        return Attachment(BUNDLE, (file,), {**more, "dev.sigstore.bundle.content": "dsse-envelope"})
-
-    def accepts(self, text: str, signature: str) -> bool:
-        """Whether a text counts: a trusted key signed it, or no key is configured."""
-        return not (self.signing or self.trusted) or bool(self.signer(text, signature))
-
-    def signer(self, text: str, signature: str) -> str:
-        """The trusted key that signed a text, as the settings name it; empty: none of them did.
-
-        ``signature`` is base64.
-        """
-        if not signature:
-            return ""
-        return self._first(lambda verifier: signed_by(text, signature, verifier, self.work))
-
-    def signer_of(self, bundle: bytes) -> str:
-        """The same for the statement in a bundle."""
-        return self._first(lambda verifier: statement_signed_by(bundle, verifier, self.work))
-
-    def _first(self, holds: Callable[[str], bool]) -> str:
-        if self.signing and holds(verifier_of(self.signing, self.work)):
-            return self.signing
-        return next((key for key in self.trusted if holds(key)), "")
+    more = {**(annotations or {}), PREDICATE: kind}
+    if not trust.signing:
+        plain = AttachedFile(f"{name}.json", IN_TOTO, text.encode())
+        return Attachment(IN_TOTO, (plain,), more)
+    bundle = sign_statement(text, trust.signing, trust.work)
+    file = AttachedFile(f"{name}.sigstore.json", BUNDLE, bundle.encode())
+    return Attachment(BUNDLE, (file,), {**more, "dev.sigstore.bundle.content": "dsse-envelope"})
 
 
-UNSIGNED = Trust("", (), Path())
-"""No key is configured: nothing is signed, and signatures do not count."""
+def sign_image(repository: str, digest: str, trust: Trust) -> bool:
+    """Sign an image of a registry unless it has a valid signature; whether it was signed now.
 
-
-def trust_of(settings: Settings, work: Path) -> Trust:
-    """The keys in the settings; raises ``WorldError`` where there are some and no cosign."""
-    if settings.cosign_key or settings.trusted_keys:
-        require_cosign()
-    return Trust(settings.cosign_key, settings.trusted_keys, work / "cosign")
+    Raises ``WorldError`` where cosign cannot sign as the signer or does not end in time,
+    ``RegistryError`` where the registry then has no valid signature.
+    """
+    registry = split(repository)[0]
+    login, name = login_for(registry), HUB_KEY if registry == HUB else registry
+    auths = {name: {"auth": login.basic}} if login is not None else {}
+    image, certificate = f"{repository}@{digest}", certificate_of(registry)
+    return sign_reference(image, trust.signing, trust.work, auths, certificate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +393,7 @@ def verdict_on(kept: Record, trust: Trust, by: Mapping[str, str]) -> Attachment:
     name = kept.references[0].rpartition(":")[0]
     text = statement_of(name, kept.digest, VERDICT, predicate)
     summary = json.dumps(short.model_dump(), sort_keys=True, separators=(",", ":"))
-    return trust.statement(text, VERDICT, "verdict", {TEXT: summary})
+    return stated(trust, text, VERDICT, "verdict", {TEXT: summary})
 
 
 def verdict_signers(

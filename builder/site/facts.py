@@ -46,6 +46,7 @@ from builder.publish import attachments
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
 from builder.publish.registry import RemotePlatform, Repository, described
+from builder.publish.signing import trust_of
 from builder.publish.tags import Move, moves, open_repository
 from builder.publish.verdicts import (
     SLSA,
@@ -56,7 +57,6 @@ from builder.publish.verdicts import (
     referrers,
     reproduced,
     signers_of,
-    trust_of,
     verdicts_on,
 )
 from builder.recipes.catalog import BrokenEntry, Catalog

@@ -59,8 +59,9 @@ from builder.publish.push import (
     push_index,
 )
 from builder.publish.registry import Repository, Update, remote_image, require_within
+from builder.publish.signing import Trust, trust_of
 from builder.publish.tags import past_moves, reason_of
-from builder.publish.verdicts import Trust, require_attachments, require_signing, trust_of
+from builder.publish.verdicts import require_attachments, require_signing
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
@@ -210,9 +211,9 @@ def publish(
     with lock_tags(session):
         only = tags.Tags(immutable, (), ())
         if several:
-            digest = push_index(session, plans, only, frozen.files, folder).digest
+            digest = push_index(session, plans, only, folder).digest
         elif first:
-            digest = push_image(session, plans[0], first, only, frozen.files, folder).digest
+            digest = push_image(session, plans[0], first, only, folder).digest
         else:
             digest = ready[0].digest
     return digest, _kernels(first)

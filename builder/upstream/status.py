@@ -21,8 +21,9 @@ from builder.presets.catalog import load
 from builder.publish import nights
 from builder.publish.nights import NightlyRun
 from builder.publish.registry import RemoteImage, Repository, remote_image
+from builder.publish.signing import trust_of
 from builder.publish.tags import last_note, open_repository
-from builder.publish.verdicts import Reproduced, of_all, referrers, reproduced, trust_of
+from builder.publish.verdicts import Reproduced, of_all, referrers, reproduced
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.schema import GitSource, Recipe

@@ -16,7 +16,8 @@ from builder.publish import prune as pruning
 from builder.publish import tags
 from builder.publish.prune import survey
 from builder.publish.registry import Manifest, Repository
-from builder.publish.verdicts import UNSIGNED, AttachedFile
+from builder.publish.signing import UNSIGNED
+from builder.publish.verdicts import AttachedFile
 from support.moves import attach_note
 from support.prunes import (
     ATTESTED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.commands import Builder
 from support.prunes import image as image_of
 from support.prunes import index
 from support.smoke_tests import docker, images_at
-from support.variants import CMAKE, REPOSITORY_NAME, edit
+from support.variants import CMAKE, RECIPE, REPOSITORY_NAME, edit
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
@@ -63,7 +64,11 @@ def test_an_image_has_the_same_digest_or_the_difference_is_named(
 
 
 def test_a_published_image_has_its_own_recipe(
-    one_file: Path, builder: Builder, registry: str, monkeypatch: pytest.MonkeyPatch
+    one_file: Path,
+    builder: Builder,
+    registry: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/test")
     assert builder("build", "variant", "--catalog", one_file).returncode == 0
@@ -80,15 +85,23 @@ def test_a_published_image_has_its_own_recipe(
     assert done.returncode == 0, done.stderr
     (image,) = json.loads(done.stdout)["images"]
     assert image["found"] == image["expected"] == pushed.digest
-    assert f"looking for the recipe that is attached to {published}" in done.stderr
+    assert f"looking for what is attached to {published}" in done.stderr
     assert not images_at(f"{registry}/test")
 
+    # A farm whose recipe and source have moved on builds it again from the lock alone.
     (one_file / "engines" / "variant" / "one.c").write_text("int ANSWER(void) { return 2; }\n")
-    done = builder("reproduce", published, "--catalog", one_file)
-    assert done.returncode == 3
-    assert f"{published} was not built from the recipe variant-0.1.0 as it is now" in done.stderr
-    assert "no recipe is named variant-0.1.0" in done.stderr
-    assert "with the recipe attached to the image: the key of the image is " in done.stderr
+    moved = RECIPE.replace('ANSWER = "first"', 'ANSWER = "second"').replace("answer_f", "answer_s")
+    (one_file / "recipes" / "variant-0.1.0.toml").write_text(moved)
+    lock = tmp_path / "lock"
+    written = builder("recipe", "lock", "variant", "0.1.0", "--output", lock, "--catalog", one_file)
+    assert written.returncode == 0, written.stderr
+    shutil.rmtree(one_file)
+    done = builder("build", "variant", "--catalog", lock)
+    assert done.returncode == 0, done.stderr
+    key = json.loads((lock / "lock.json").read_text())["key"]
+    name = f"{repository.name}:0.1.0-{key[:12]}"
+    assert docker("image", "inspect", "--format={{.Id}}", name).strip() == pushed.digest
+    docker("image", "rm", *images_at(f"{registry}/test"))
 
 
 def killed_as() -> str:

@@ -17,7 +17,7 @@ from builder.publish import registry as registries
 from builder.publish import tags as publish_tags
 from builder.publish.prune import survey, targets_of
 from builder.publish.registry import Manifest, Repository
-from builder.publish.verdicts import UNSIGNED, Trust
+from builder.publish.signing import UNSIGNED, Trust
 from builder.upstream.night import _held
 from support.moves import attach_note
 from support.prunes import PATH

@@ -17,10 +17,11 @@ from uuid import uuid4
 import pytest
 
 from builder.build import record
-from builder.publish.attachments import LOCAL, RECIPE, SPDX, attached
+from builder.publish import lock
+from builder.publish.attachments import LOCAL, SPDX, attached
 from builder.publish.push import local_image, upload
 from builder.publish.registry import MANIFESTS, Manifest, Repository
-from builder.publish.signing import BUNDLE, statement_in
+from builder.publish.signing import BUNDLE, Trust, statement_in
 from builder.publish.tags import MOVE
 from builder.publish.verdicts import (
     OLD_VERDICT,
@@ -30,10 +31,10 @@ from builder.publish.verdicts import (
     VERDICT,
     AttachedFile,
     Attachment,
-    Trust,
     attach_all,
     files_of,
     kind_of,
+    noted,
     referrers,
 )
 from support.commands import ForkServer
@@ -315,7 +316,7 @@ def test_what_is_missing_of_an_image_that_is_there_is_attached(
     push()
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [kind_of(each) for each in referrers(repository, image["digest"])]
-    assert sorted(kinds) == sorted([SPDX, SLSA, RECIPE, VERDICT, MOVE])
+    assert sorted(kinds) == sorted([SPDX, SLSA, lock.KIND, VERDICT, MOVE])
     (provenance,) = attached(repository, "1", SLSA)
     told = json.loads(provenance.content)
     assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
@@ -396,7 +397,7 @@ def test_a_verdict_speaks_for_one_image(
         told = {**verdict, TEXT: json.dumps(lie)}
         attach_all(repository, manifest, [Attachment(BUNDLE, (file,), told)])
     # So were verdicts attached before: a signed one of another image, and lies.
-    old = Trust(str(key), (), tmp_path / "old").attachment(OLD_VERDICT, TEXT, verdict[TEXT])
+    old = noted(Trust(str(key), (), tmp_path / "old"), OLD_VERDICT, TEXT, verdict[TEXT])
     attach(repository, manifest, OLD_VERDICT, dict(old.annotations))
     attach(repository, manifest, OLD_VERDICT, {**old.annotations, TEXT: json.dumps(lie)})
     attach(repository, manifest, OLD_VERDICT, {TEXT: json.dumps(lie), SIGNATURE: "garbage"})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from builder.publish.registry import Manifest, Repository
+from builder.publish.signing import UNSIGNED, Trust
 from builder.publish.tags import By, Move, new_note, notes_of_tag
-from builder.publish.verdicts import UNSIGNED, Trust, attach_all
+from builder.publish.verdicts import attach_all
 
 
 def attach_note(

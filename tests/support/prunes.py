@@ -19,8 +19,9 @@ from builder.publish import attachments
 from builder.publish import prune as prune_plan
 from builder.publish.prune import survey
 from builder.publish.registry import MANIFESTS, Manifest, Repository
+from builder.publish.signing import UNSIGNED
 from builder.publish.tags import MOVE
-from builder.publish.verdicts import UNSIGNED, AttachedFile, kind_of, referrers
+from builder.publish.verdicts import AttachedFile, kind_of, referrers
 from support.environment import REPOSITORY
 from support.moves import attach_note
 from support.registries import attach

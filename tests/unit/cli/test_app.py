@@ -22,7 +22,7 @@ from support.environment import REPOSITORY
 from support.shipped import PRESETS, RECIPES
 
 GROUPS = {
-    "recipe": ["new", "check", "explain", "export", "schema"],
+    "recipe": ["new", "check", "explain", "export", "lock", "schema"],
     "patch": ["check", "add"],
     "pin": ["update", "outdated", "mirror", "lock", "image"],
     "tag": ["promote", "rollback", "history", "prune"],

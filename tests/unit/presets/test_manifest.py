@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from builder.core.errors import FetchError
 from builder.presets import manifest
@@ -15,6 +17,7 @@ from builder.presets.cards import machine_with
 from builder.publish.signing import sign_text
 from support.commands import Builder
 from support.environment import REPOSITORY
+from support.registries import Reply, Request, answering
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -193,3 +196,45 @@ def test_a_manifest_counts_if_a_trusted_key_signed_it(
     assert (
         "it has another signature" in builder("choose", "--from", folder, "--card", "5090").stderr
     )
+
+
+def test_a_farm_over_https_with_its_own_authority(
+    builder: Builder, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As GitHub Pages: the site's address redirects to the domain of its owner."""
+    text = json.dumps(farm(run()))
+    files = {
+        "/farm/manifest.json": text,
+        "/farm/manifest.json.sig": sign_text(text, str(key), tmp_path / "work"),
+    }
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    def site(request: Request) -> Reply:
+        found = files.get(request.path)
+        return (200, {}, found.encode()) if found else (404, {}, b"")
+
+    with answering(site, context) as (address, _):
+
+        def moved(request: Request) -> Reply:
+            return 301, {"Location": f"https://{address}{request.path}"}, b""
+
+        with answering(moved, context) as (old, asked):
+            monkeypatch.delenv("BUILDER_COSIGN_KEY")
+            monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(key.with_name("cosign.pub")))
+            command = ("choose", "--from", f"https://{old}/farm/", "--card", "5090")
+            done = builder(*command)
+            assert done.returncode == 5, done.stderr
+            assert "the TLS certificate is not trusted" in done.stderr
+            assert "REQUESTS_CA_BUNDLE" in done.stderr
+            authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+            done = builder(*command)
+            assert done.returncode == 0, done.stderr
+            assert "small@5090" in done.stdout
+            assert [each.path for each in asked] == [*files]
+            del files["/farm/manifest.json.sig"]
+            assert "it has no signature" in builder(*command).stderr
+            del files["/farm/manifest.json"]
+            done = builder(*command)
+            assert (done.returncode, "404" in done.stderr) == (5, True)

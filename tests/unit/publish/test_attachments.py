@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from builder.build import ccache
+from builder.build.build import BuildSession
 from builder.build.record import Record
 from builder.core.errors import RegistryError
+from builder.publish import lock
 from builder.publish.attachments import RECIPE, SPDX, missing_attachments, recipe_texts
 from builder.publish.registry import Repository
 from builder.publish.verdicts import SLSA, AttachedFile, Attachment, attach_all
@@ -58,12 +62,13 @@ def test_attached_ptx_comes_back(
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     plan = rendered(REPOSITORY, NAME)
     file = ccache.path_of(tmp_path, plan.name, plan.key)
-    described = {SPDX, SLSA, RECIPE}
+    described = {SPDX, SLSA, lock.KIND}
+    session = cast(BuildSession, SimpleNamespace(settings=SimpleNamespace(state_dir=tmp_path)))
 
     def made(attached: set[str]) -> list[Attachment]:
         # What describes the image is there, so that its record is not read.
         record = Record.model_construct()
-        return missing_attachments(plan, record, {}, attached, tmp_path, tmp_path)
+        return missing_attachments(session, plan, record, attached, tmp_path)
 
     assert made(described) == []
     folder = tmp_path / "kept"

@@ -13,13 +13,8 @@ from builder.core.errors import RegistryError
 from builder.publish import nights
 from builder.publish.prune import survey
 from builder.publish.registry import MANIFESTS, Manifest, Repository
-from builder.publish.verdicts import (
-    UNSIGNED,
-    AttachedFile,
-    referrers,
-    referrers_tag,
-    require_attachments,
-)
+from builder.publish.signing import UNSIGNED
+from builder.publish.verdicts import AttachedFile, referrers, referrers_tag, require_attachments
 from support.registries import (
     CONFIGURATION,
     NO_BLOB,

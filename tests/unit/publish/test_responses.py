@@ -23,8 +23,8 @@ from builder.core.web import (
 )
 from builder.publish import transport
 from builder.publish.registry import Manifest, blobs_of
+from builder.publish.signing import UNSIGNED
 from builder.publish.tags import MOVE, TEXT, Move, notes_in
-from builder.publish.verdicts import UNSIGNED
 from support.damaged import DIGEST, damaged, fuzzed
 
 DESCRIPTOR = {

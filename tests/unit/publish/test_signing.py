@@ -19,16 +19,18 @@ from builder.core.errors import WorldError
 from builder.core.settings import Settings
 from builder.publish import signing
 from builder.publish.registry import Manifest, Repository
-from builder.publish.signing import identity_of, require_key, sign_image, signed_by
+from builder.publish.signing import Trust, identity_of, require_key, signed_by
 from builder.publish.verdicts import (
     OLD_VERDICT,
     TEXT,
     VERDICT,
     Statement,
-    Trust,
     attach_all,
+    noted,
     referrers,
+    sign_image,
     signers_of,
+    stated,
     statement_of,
     verdict_signers,
 )
@@ -87,14 +89,14 @@ def test_strangers_read_what_a_key_signed(
     trust = Trust(str(key), (), tmp_path / "work")
     require_key(str(key), tmp_path / "work")
     text = verdict(repository, published.digest)
-    attach_all(repository, published, [trust.statement(text, VERDICT, "verdict")])
+    attach_all(repository, published, [stated(trust, text, VERDICT, "verdict")])
     assert signers(repository, published.digest, trust) == [str(key)]
     public = key.with_name("cosign.pub")
     reader = Trust("", (str(public),), tmp_path / "reader")
     assert signers(repository, published.digest, reader) == [str(public)]
     reference = f"{repository.name}:1"
-    assert sign_image(repository.name, published.digest, str(key), tmp_path / "work")
-    assert not sign_image(repository.name, published.digest, str(key), tmp_path / "work")
+    assert sign_image(repository.name, published.digest, trust)
+    assert not sign_image(repository.name, published.digest, trust)
     (signer,) = signers_of(Settings(cosign_key=str(key)))
     assert signer.key == public.read_text()
     for command in signer.commands(reference):
@@ -110,7 +112,7 @@ def test_oras_finds_a_verdict_and_reads_it(
     trust = Trust(str(key), (), tmp_path / "work")
     text = verdict(repository, published.digest)
     for signer in (trust, Trust("", (), tmp_path)):
-        attach_all(repository, published, [signer.statement(text, VERDICT, "verdict")])
+        attach_all(repository, published, [stated(signer, text, VERDICT, "verdict")])
     reference = f"{repository.name}:1"
     told = json.loads(run("oras", "discover", "--plain-http", "--format=json", reference))
     listed = told.get("referrers") or told["manifests"]
@@ -134,15 +136,15 @@ def test_an_identity_signs_without_a_key(
     work = tmp_path / "work"
     require_key(WORKFLOW, work)
     trust = Trust(WORKFLOW, (), work)
-    assert sign_image(repository.name, published.digest, WORKFLOW, work)
-    assert not sign_image(repository.name, published.digest, WORKFLOW, work)
+    assert sign_image(repository.name, published.digest, trust)
+    assert not sign_image(repository.name, published.digest, trust)
     text = verdict(repository, published.digest)
-    attach_all(repository, published, [trust.statement(text, VERDICT, "verdict")])
+    attach_all(repository, published, [stated(trust, text, VERDICT, "verdict")])
     other = WORKFLOW.replace("nightly", "other")
     for known, expected in ((WORKFLOW, WORKFLOW), (other, ""), (f"{WORKFLOW};https://x.org", "")):
         assert signers(repository, published.digest, Trust("", (known,), work)) == [expected]
     # Notes of moves are texts.
-    note = trust.attachment("note", "text", "a note").annotations
+    note = noted(trust, "note", "text", "a note").annotations
     assert trust.signer("a note", note["text.signature"]) == WORKFLOW
     assert trust.signer("another note", note["text.signature"]) == ""
     assert trust.signer("a note", '{"mediaType": "x"}') == ""
@@ -192,7 +194,7 @@ def test_a_verdict_that_was_attached_before_counts(
         recipe="x-1", key=KEY, digest=published.digest, contract=CONTRACT, checks={}, created=""
     )
     text = short.model_dump_json()
-    attach_all(repository, published, [trust.attachment(OLD_VERDICT, TEXT, text)])
+    attach_all(repository, published, [noted(trust, OLD_VERDICT, TEXT, text)])
     assert signers(repository, published.digest, trust) == [str(key)]
 
 

@@ -9,8 +9,9 @@ from builder.publish import tags
 from builder.publish.attachments import RECIPE
 from builder.publish.push import PushTags
 from builder.publish.registry import Repository
+from builder.publish.signing import UNSIGNED
 from builder.publish.tags import Tags, past_moves, require_moving
-from builder.publish.verdicts import UNSIGNED, AttachedFile, attach_all
+from builder.publish.verdicts import AttachedFile, attach_all
 from support.prunes import PATH
 from support.registries import attach, put_image
 

@@ -25,7 +25,7 @@ from builder.publish.registry import (
     require_within,
     updates_of,
 )
-from builder.publish.verdicts import UNSIGNED
+from builder.publish.signing import UNSIGNED
 from support.prunes import BASE, LAYER, image, index
 from support.registries import Fault, proxied, put_image
 

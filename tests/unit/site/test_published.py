@@ -22,7 +22,8 @@ from builder.presets.cards import machine_with
 from builder.presets.schema import PresetUse
 from builder.publish import attachments, nights, tags
 from builder.publish.registry import Manifest, RemotePlatform, Repository
-from builder.publish.verdicts import REPRODUCTION, TEXT, VERDICT, Statement, Trust
+from builder.publish.signing import Trust
+from builder.publish.verdicts import REPRODUCTION, TEXT, VERDICT, Statement
 from builder.site.facts import collect, image_fact, published_tags
 from builder.site.pages import pages, write
 from support.moves import attach_note
