@@ -196,6 +196,26 @@ REPLACED = {
 }
 """Texts of the source, and what stands for them, by ours.h: the random numbers of cases, the error
 of each result, and the tensors that the source puts between the tensors of a case."""
+OLD_LIST, OLD_END = (
+    "static bool test_backend(ggml_backend_t backend, test_mode mode, const char * op_name) {\n",
+    "    // run tests\n",
+)
+"""What stands before and behind the list of cases in a source of 2024 (ik_llama.cpp)."""
+OLD_REPLACED = {
+    "test_flash_attn_ext": "unused_flash_attn_ext",
+    "ggml_row_size(tensor->type, size)": "ggml_nbytes(tensor)",
+    "size/tensor->ne[0], tensor->ne[0], im)": "size/tensor->ne[0], tensor->ne[0], im, nullptr)",
+    "a, scale_factor)": "a, scale_factor, GGML_SCALE_MODE_NEAREST)",
+    "ne_tgt[2], ne_tgt[3])": "ne_tgt[2], ne_tgt[3], GGML_SCALE_MODE_NEAREST)",
+    "err > ud->max_err": "t1->op != GGML_OP_NONE && builder_exceeds(err, ud->max_err)",
+    r'printf("  %s(%s): ", op_desc(out).c_str(), vars().c_str());': "",
+    r"\033[1;32mOK\033[0m": "",
+    r"\033[1;31mFAIL\033[0m": "",
+}
+"""Of such a source, before its list: its list calls another attention (old.h); rows of some
+quantizations begin with a number of their own; functions have new arguments; the table has the
+outcome."""
+OLD_CASE = re.compile(r".*new (test_\w+)\(.*;\n")
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
 
@@ -211,12 +231,11 @@ def libraries(contents: Contents) -> dict[str, str]:
 
     Empty where ggml is a part of another file: then nothing can be called from outside.
     """
-    found = {
+    return {
         parsed.soname: file.path
         for file, parsed in contents.elves()
         if parsed.soname and LINKED.fullmatch(parsed.soname)
     }
-    return found if any("base" in name for name in found) else {}
 
 
 def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: Path) -> Path:
@@ -230,7 +249,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
     context, made = work / "context", work / "made"
     shutil.copytree(installed() / SOURCES, context)
     shutil.copytree(_headers(tests), context / "include")
-    source = with_ours(with_more_cases((tests / SOURCE).read_text("utf-8")))
+    source = with_ours(with_more_cases(modern((tests / SOURCE).read_text("utf-8"))))
     (context / SOURCE).write_text(source, "utf-8")
     (context / "lib").mkdir()
     targets = {path: context / "lib" / name for name, path in libraries(contents).items()}
@@ -243,7 +262,25 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
 
 def program_key() -> str:
     """12 hex digits over the sources that are added to a tree's own program."""
-    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPLACED}", (".",))
+    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPLACED} {OLD_REPLACED}", (".",))
+
+
+def modern(source: str) -> str:
+    """The source with a function that lists its cases, and a main of ours, where it is of 2024."""
+    before, old, rest = source.partition(OLD_LIST)
+    if not old:
+        return source
+    for text, ours in OLD_REPLACED.items():
+        before = before.replace(text, ours)
+    listing = "static std::vector<std::unique_ptr<test_case>> make_test_cases_eval()"
+    known = {*re.findall(r"struct (test_\w+)", before), "test_flash_attn_ext"}
+    cases = OLD_CASE.sub(
+        lambda each: each[0] if each[1] in known else "", rest.partition(OLD_END)[0]
+    )
+    return (
+        f'#define BUILDER_OLD\n{before}#include "old.h"\n{listing} {{\n{cases}'
+        'return test_cases;\n}\n#include "old_main.h"\n'
+    )
 
 
 def with_more_cases(source: str) -> str:
@@ -532,7 +569,7 @@ def trial(context: Context) -> NumbersTrial:
 
     Raises ``InapplicableError`` where it has nothing to compare, ``BuilderError``.
     """
-    server, test = context.server, context.numbers_test
+    server, test = context.computing, context.numbers_test
     if isinstance(test.program, str):
         raise InapplicableError(test.program)
     work = context.work / "numbers"
