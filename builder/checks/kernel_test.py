@@ -38,6 +38,7 @@ from simulator.work import function_of
 # Cases of ggml's test-backend-ops: all cases of a tree, and the choice that an image must pass.
 
 FILE = Path(__file__).with_name("cases.toml")
+OTHERS = "other operations, one case each"
 PARAMETER = re.compile(r"(\w+)=((?:\[[^]]*\]|[^,\[])*)")
 CHAIN = re.compile(r"chain (\w+)\((.*)\)$", re.M)
 """A chain of operations that a kernel computes together, as ``cases.cpp`` lists it."""
@@ -131,6 +132,13 @@ def groups() -> Sequence[Group]:
     return read_model(FILE, _File).group
 
 
+def groups_of(cases: Sequence[Case]) -> Sequence[Group]:
+    """All groups for the cases of a tree, with one for the operations that no other group has."""
+    found = {case.operation for group in groups() for case in group.chosen(cases)}
+    left = sorted({case.operation for case in cases if case.supported} - found)
+    return [*groups(), *([Group(title=OTHERS, operations=left)] if left else [])]
+
+
 def chains(output: str) -> list[Case]:
     """The chains of operations of a tree, which ``support`` lists with ``LISTING`` set."""
     return [Case(found[1], found[2]) for found in CHAIN.finditer(output)]
@@ -215,6 +223,7 @@ OLD_REPLACED = {
 """Of such a source, before its list: its list calls another attention (old.h); rows of some
 quantizations begin with a number of their own; functions have new arguments; the table has the
 outcome."""
+OLD_UNARY = "op < GGML_UNARY_OP_COUNT; op++) {"
 OLD_CASE = re.compile(r".*new (test_\w+)\(.*;\n")
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
@@ -274,9 +283,10 @@ def modern(source: str) -> str:
         before = before.replace(text, ours)
     listing = "static std::vector<std::unique_ptr<test_case>> make_test_cases_eval()"
     known = {*re.findall(r"struct (test_\w+)", before), "test_flash_attn_ext"}
-    cases = OLD_CASE.sub(
-        lambda each: each[0] if each[1] in known else "", rest.partition(OLD_END)[0]
+    cases = rest.partition(OLD_END)[0].replace(
+        OLD_UNARY, f"{OLD_UNARY} if (builder_gated(op)) continue;"
     )
+    cases = OLD_CASE.sub(lambda each: each[0] if each[1] in known else "", cases)
     return (
         f'#define BUILDER_OLD\n{before}#include "old.h"\n{listing} {{\n{cases}'
         'return test_cases;\n}\n#include "old_main.h"\n'
@@ -385,13 +395,14 @@ class NumbersTrial:
         """
         listed, chains = self._listed()
         self.operations = {case.operation for case in (*listed, *chains) if case.supported}
-        chosen = {each.title: each.chosen([*listed, *chains]) for each in groups()}
+        parts = groups_of([*listed, *chains])
+        chosen = {each.title: each.chosen([*listed, *chains]) for each in parts}
         wanted = {case.name for found in chosen.values() for case in found}
         compared: dict[str, CaseResult] = {}
         for part in (listed, chains):  # a run computes its cases in the tree's order
             found = self._compare([case for case in part if case.name in wanted])
             compared |= {each.case.name: each for each in found}
-        for group in groups():
+        for group in parts:
             yield group, [compared[case.name] for case in chosen[group.title]]
 
     def outputs(self, case: Case) -> Report | None:

@@ -116,6 +116,7 @@ static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
     cases.emplace_back(new test_far_rows());
 #ifdef BUILDER_OLD
     add_products(cases);
+    add_operations(cases);
 #endif
     if (getenv("BUILDER_LISTING") != nullptr) {
         if (!added) {
