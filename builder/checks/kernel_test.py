@@ -204,26 +204,20 @@ REPLACED = {
 }
 """Texts of the source, and what stands for them, by ours.h: the random numbers of cases, the error
 of each result, and the tensors that the source puts between the tensors of a case."""
-OLD_LIST, OLD_END = (
-    "static bool test_backend(ggml_backend_t backend, test_mode mode, const char * op_name) {\n",
-    "    // run tests\n",
+OLD_LIST = (
+    "static bool test_backend(ggml_backend_t backend, test_mode mode, const char * op_name) {\n"
 )
-"""What stands before and behind the list of cases in a source of 2024 (ik_llama.cpp)."""
+OLD_END, OLD_UNARY = "    // run tests\n", "op < GGML_UNARY_OP_COUNT; op++) {"
 OLD_REPLACED = {
-    "test_flash_attn_ext": "unused_flash_attn_ext",
     "ggml_row_size(tensor->type, size)": "ggml_nbytes(tensor)",
-    "size/tensor->ne[0], tensor->ne[0], im)": "size/tensor->ne[0], tensor->ne[0], im, nullptr)",
-    "a, scale_factor)": "a, scale_factor, GGML_SCALE_MODE_NEAREST)",
-    "ne_tgt[2], ne_tgt[3])": "ne_tgt[2], ne_tgt[3], GGML_SCALE_MODE_NEAREST)",
     "err > ud->max_err": "t1->op != GGML_OP_NONE && builder_exceeds(err, ud->max_err)",
     r'printf("  %s(%s): ", op_desc(out).c_str(), vars().c_str());': "",
     r"\033[1;32mOK\033[0m": "",
     r"\033[1;31mFAIL\033[0m": "",
+    OLD_UNARY: f"{OLD_UNARY} if (builder_gated(op)) continue;",
 }
-"""Of such a source, before its list: its list calls another attention (old.h); rows of some
-quantizations begin with a number of their own; functions have new arguments; the table has the
-outcome."""
-OLD_UNARY = "op < GGML_UNARY_OP_COUNT; op++) {"
+"""Of a source of 2024 (ik_llama.cpp), whose list of cases is a part of a function: what stands
+before the list, and behind it, and what old.h cannot replace."""
 OLD_CASE = re.compile(r".*new (test_\w+)\(.*;\n")
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
@@ -276,21 +270,17 @@ def program_key() -> str:
 
 def modern(source: str) -> str:
     """The source with a function that lists its cases, and a main of ours, where it is of 2024."""
-    before, old, rest = source.partition(OLD_LIST)
-    if not old:
+    if OLD_LIST not in source:
         return source
     for text, ours in OLD_REPLACED.items():
-        before = before.replace(text, ours)
-    listing = "static std::vector<std::unique_ptr<test_case>> make_test_cases_eval()"
-    known = {*re.findall(r"struct (test_\w+)", before), "test_flash_attn_ext"}
-    cases = rest.partition(OLD_END)[0].replace(
-        OLD_UNARY, f"{OLD_UNARY} if (builder_gated(op)) continue;"
-    )
+        source = source.replace(text, ours)
+    before, _, rest = source.partition(OLD_LIST)
+    known = {*re.findall(r"struct (test_\w+)", before)}
+    cases = rest.partition(OLD_END)[0]
     cases = OLD_CASE.sub(lambda each: each[0] if each[1] in known else "", cases)
-    return (
-        f'#define BUILDER_OLD\n{before}#include "old.h"\n{listing} {{\n{cases}'
-        'return test_cases;\n}\n#include "old_main.h"\n'
-    )
+    listing = "static std::vector<std::unique_ptr<test_case>> make_test_cases_eval()"
+    listing = f"{listing} {{\n{cases}return test_cases;\n}}\n"
+    return f'#include "old.h"\n{before}#include "old_cases.h"\n{listing}#include "old_main.h"\n'
 
 
 def with_more_cases(source: str) -> str:
