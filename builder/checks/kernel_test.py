@@ -216,8 +216,8 @@ OLD_REPLACED = {
     r"\033[1;31mFAIL\033[0m": "",
     OLD_UNARY: f"{OLD_UNARY} if (builder_gated(op)) continue;",
 }
-"""Of a source of 2024 (ik_llama.cpp), whose list of cases is a part of a function: what stands
-before the list, and behind it, and what old.h cannot replace."""
+"""A source of 2024 (ik_llama.cpp) has its list of cases in a function: what stands before the list
+and behind it, and texts that old.h cannot replace."""
 OLD_CASE = re.compile(r".*new (test_\w+)\(.*;\n")
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""

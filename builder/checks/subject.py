@@ -169,7 +169,7 @@ class Rules:
 
 TIMEOUT = 120.0  # seconds for a program to end
 NO_SERVER = Serve(api_flavor="llama-server")
-"""Of an image whose other programs alone are run."""
+"""For an image whose other programs alone are run."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 
 
