@@ -100,7 +100,7 @@ def _numbers_test(
     ccache.unpack(kept.file, texts)
     texts.chmod(0o755)
     if not kernel_test.libraries(contents):
-        return NumbersTest(texts, "the image has no libggml-base.so to call from outside")
+        return NumbersTest(texts, "the image has no library of ggml to call from outside")
     folder, theirs, tree = cache / FOLDER, plan.recipe.ggml and plan.recipe.ggml.tests, plan
     if theirs:
         tree = replace(plan, source=GitCommit(theirs.git, theirs.commit), patches=())

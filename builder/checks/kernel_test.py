@@ -38,6 +38,7 @@ from simulator.work import function_of
 # Cases of ggml's test-backend-ops: all cases of a tree, and the choice that an image must pass.
 
 FILE = Path(__file__).with_name("cases.toml")
+OTHERS = "other operations, one case each"
 PARAMETER = re.compile(r"(\w+)=((?:\[[^]]*\]|[^,\[])*)")
 CHAIN = re.compile(r"chain (\w+)\((.*)\)$", re.M)
 """A chain of operations that a kernel computes together, as ``cases.cpp`` lists it."""
@@ -131,6 +132,13 @@ def groups() -> Sequence[Group]:
     return read_model(FILE, _File).group
 
 
+def groups_of(cases: Sequence[Case]) -> Sequence[Group]:
+    """All groups for the cases of a tree, with one for the operations that no other group has."""
+    found = {case.operation for group in groups() for case in group.chosen(cases)}
+    left = sorted({case.operation for case in cases if case.supported} - found)
+    return [*groups(), *([Group(title=OTHERS, operations=left)] if left else [])]
+
+
 def chains(output: str) -> list[Case]:
     """The chains of operations of a tree, which ``support`` lists with ``LISTING`` set."""
     return [Case(found[1], found[2]) for found in CHAIN.finditer(output)]
@@ -196,6 +204,21 @@ REPLACED = {
 }
 """Texts of the source, and what stands for them, by ours.h: the random numbers of cases, the error
 of each result, and the tensors that the source puts between the tensors of a case."""
+OLD_LIST = (
+    "static bool test_backend(ggml_backend_t backend, test_mode mode, const char * op_name) {\n"
+)
+OLD_END, OLD_UNARY = "    // run tests\n", "op < GGML_UNARY_OP_COUNT; op++) {"
+OLD_REPLACED = {
+    "ggml_row_size(tensor->type, size)": "ggml_nbytes(tensor)",
+    "err > ud->max_err": "t1->op != GGML_OP_NONE && builder_exceeds(err, ud->max_err)",
+    r'printf("  %s(%s): ", op_desc(out).c_str(), vars().c_str());': "",
+    r"\033[1;32mOK\033[0m": "",
+    r"\033[1;31mFAIL\033[0m": "",
+    OLD_UNARY: f"{OLD_UNARY} if (builder_gated(op)) continue;",
+}
+"""A source of 2024 (ik_llama.cpp) has its list of cases in a function: what stands before the list
+and behind it, and texts that old.h cannot replace."""
+OLD_CASE = re.compile(r".*new (test_\w+)\(.*;\n")
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
 
@@ -211,12 +234,11 @@ def libraries(contents: Contents) -> dict[str, str]:
 
     Empty where ggml is a part of another file: then nothing can be called from outside.
     """
-    found = {
+    return {
         parsed.soname: file.path
         for file, parsed in contents.elves()
         if parsed.soname and LINKED.fullmatch(parsed.soname)
     }
-    return found if any("base" in name for name in found) else {}
 
 
 def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: Path) -> Path:
@@ -230,7 +252,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
     context, made = work / "context", work / "made"
     shutil.copytree(installed() / SOURCES, context)
     shutil.copytree(_headers(tests), context / "include")
-    source = with_ours(with_more_cases((tests / SOURCE).read_text("utf-8")))
+    source = with_ours(with_more_cases(modern((tests / SOURCE).read_text("utf-8"))))
     (context / SOURCE).write_text(source, "utf-8")
     (context / "lib").mkdir()
     targets = {path: context / "lib" / name for name, path in libraries(contents).items()}
@@ -243,7 +265,22 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
 
 def program_key() -> str:
     """12 hex digits over the sources that are added to a tree's own program."""
-    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPLACED}", (".",))
+    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPLACED} {OLD_REPLACED}", (".",))
+
+
+def modern(source: str) -> str:
+    """The source with a function that lists its cases, and a main of ours, where it is of 2024."""
+    if OLD_LIST not in source:
+        return source
+    for text, ours in OLD_REPLACED.items():
+        source = source.replace(text, ours)
+    before, _, rest = source.partition(OLD_LIST)
+    known = {*re.findall(r"struct (test_\w+)", before)}
+    cases = rest.partition(OLD_END)[0]
+    cases = OLD_CASE.sub(lambda each: each[0] if each[1] in known else "", cases)
+    listing = "static std::vector<std::unique_ptr<test_case>> make_test_cases_eval()"
+    listing = f"{listing} {{\n{cases}return test_cases;\n}}\n"
+    return f'#include "old.h"\n{before}#include "old_cases.h"\n{listing}#include "old_main.h"\n'
 
 
 def with_more_cases(source: str) -> str:
@@ -348,13 +385,14 @@ class NumbersTrial:
         """
         listed, chains = self._listed()
         self.operations = {case.operation for case in (*listed, *chains) if case.supported}
-        chosen = {each.title: each.chosen([*listed, *chains]) for each in groups()}
+        parts = groups_of([*listed, *chains])
+        chosen = {each.title: each.chosen([*listed, *chains]) for each in parts}
         wanted = {case.name for found in chosen.values() for case in found}
         compared: dict[str, CaseResult] = {}
         for part in (listed, chains):  # a run computes its cases in the tree's order
             found = self._compare([case for case in part if case.name in wanted])
             compared |= {each.case.name: each for each in found}
-        for group in groups():
+        for group in parts:
             yield group, [compared[case.name] for case in chosen[group.title]]
 
     def outputs(self, case: Case) -> Report | None:
@@ -532,7 +570,7 @@ def trial(context: Context) -> NumbersTrial:
 
     Raises ``InapplicableError`` where it has nothing to compare, ``BuilderError``.
     """
-    server, test = context.server, context.numbers_test
+    server, test = context.computing, context.numbers_test
     if isinstance(test.program, str):
         raise InapplicableError(test.program)
     work = context.work / "numbers"

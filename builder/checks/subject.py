@@ -25,7 +25,7 @@ from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.presets.schema import Preset, PresetUse
 from builder.recipes.catalog import known_exceptions
-from builder.recipes.probes import Accept
+from builder.recipes.probes import Accept, Serve
 from builder.recipes.schema import Recipe
 
 RUNS, WARM_UPS = 10, 2
@@ -168,6 +168,8 @@ class Rules:
 # The image that has been read.
 
 TIMEOUT = 120.0  # seconds for a program to end
+NO_SERVER = Serve(api_flavor="llama-server")
+"""For an image whose other programs alone are run."""
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 
 
@@ -263,7 +265,7 @@ class Context:
     def wants_numbers(self) -> bool:
         """Whether its numbers are compared, if ``numbers`` has their sources."""
         try:
-            return self.subject.device_test is not None and bool(self.server)
+            return self.subject.device_test is not None and bool(self.computing)
         except InapplicableError:
             return False
 
@@ -280,14 +282,25 @@ class Context:
             raise InapplicableError("its server loads a model folder, and the test models are GGUF")
         return self.simulated
 
+    @property
+    def computing(self) -> SimulatedServer:
+        """``server``, for programs beside it: an image that has ggml's libraries may have a server
+        that cannot be started."""
+        names = {parsed.soname for _, parsed in self.contents.elves()}
+        if self.recipe.serve is None and self.folder is None and "libggml-base.so.0" in names:
+            return self._simulated(NO_SERVER)
+        return self.server
+
     @cached_property
     def simulated(self) -> SimulatedServer:
         """The server, to be started on simulated cards with a model file or folder.
 
         Raises ``InapplicableError`` where it cannot be simulated.
         """
+        return self._simulated(self.folder.serve if self.folder else self.recipe.serve)
+
+    def _simulated(self, serve: Serve | None) -> SimulatedServer:
         subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port
-        serve = self.folder.serve if self.folder else self.recipe.serve
         platform, extends = self.contents.platform, subject.published is not None
         why = why_not(self.recipe, serve, platform, extends=extends)
         if why or serve is None or port is None or test is None:

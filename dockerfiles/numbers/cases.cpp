@@ -92,6 +92,10 @@ static ggml_tensor * graph_of(Test & test, ggml_context * context) {
     }
 }
 
+#ifdef BUILDER_OLD
+// Its list has no chains of operations.
+static void list_chains(const std::vector<std::unique_ptr<test_case>> &) {}
+#else
 // Mode support leaves out the chains of operations that one kernel computes.
 static void list_chains(const std::vector<std::unique_ptr<test_case>> & cases) {
     for (const auto & test : cases) {
@@ -104,11 +108,16 @@ static void list_chains(const std::vector<std::unique_ptr<test_case>> & cases) {
         printf("chain %s(%s)\n", name.c_str(), test->vars().c_str());
     }
 }
+#endif
 
 static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
     auto cases = tree_cases();
     const bool added = add_attentions(cases);
     cases.emplace_back(new test_far_rows());
+#ifdef BUILDER_OLD
+    add_products(cases);
+    add_operations(cases);
+#endif
     if (getenv("BUILDER_LISTING") != nullptr) {
         if (!added) {
             printf("not added: attention with each type of cache, because the tree's "

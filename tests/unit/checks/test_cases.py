@@ -157,6 +157,15 @@ def test_operations_of_a_group_are_told_apart() -> None:
     assert group.chosen([*listed, Case("GROUP_NORM", "ne=1")]) == listed[:2]
 
 
+def test_an_operation_that_no_group_has_gets_its_first_case() -> None:
+    new = Case("NEW_OP", "ne=7"), Case("NEW_OP", "ne=8"), Case("ON_CPU", "ne=7", supported=False)
+    known = product("q4_0", 1)
+    *groups, others = kernel_test.groups_of([known, *new])
+    assert groups == [*kernel_test.groups()]
+    assert others.chosen([known, *new]) == [new[0]]
+    assert [*kernel_test.groups_of([known])] == groups
+
+
 def test_the_groups_of_the_farm_are_chosen_by_what_they_say() -> None:
     groups = kernel_test.groups()
     titles = [group.title for group in groups]

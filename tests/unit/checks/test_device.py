@@ -126,6 +126,17 @@ def test_a_server_of_a_base_of_ours_is_started_with_a_folder(
     assert context.stub is None  # as for every image that extends another
 
 
+@pytest.mark.parametrize("ggml", [True, False])
+def test_kernels_of_ggml_are_compared_without_a_server(ggml: bool, tmp_path: Path) -> None:
+    recipe = HELLO.model_copy(update={"serve": None})
+    files = [elf_file("libcudart.so.13"), *([elf_file("libggml-base.so.0")] if ggml else [])]
+    test = DeviceTest(card_for(REPOSITORY, recipe, None), tmp_path, print)
+    context = context_of(contents(*files), recipe, tmp_path, devel="devel", device_test=test)
+    assert context.wants_numbers is ggml
+    with pytest.raises(InapplicableError, match="does not say how its server starts"):
+        _ = context.server if ggml else context.computing
+
+
 @pytest.mark.parametrize("family", ["cmake", "vllm-overlay"])
 def test_a_server_of_the_smoke_test_is_started_with_a_file(family: str, tmp_path: Path) -> None:
     recipe = HELLO.model_copy(update={"family": family})

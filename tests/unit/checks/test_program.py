@@ -25,6 +25,36 @@ def test_a_tree_with_another_list_stays_as_it_is() -> None:
     assert kernel_test.with_more_cases("int main() {}\n") == "int main() {}\n"
 
 
+# As ik_llama.cpp's: a function has the list, which names attention of another tree and a case that
+# is nowhere.
+OLD = """struct test_case {};
+struct test_add : public test_case {};
+struct test_flash_attn_ext : public test_case { test_flash_attn_ext(int size); };
+static bool test_backend(ggml_backend_t backend, test_mode mode, const char * op_name) {
+    std::vector<std::unique_ptr<test_case>> test_cases;
+    test_cases.emplace_back(new test_add());
+    test_cases.emplace_back(new test_flash_attn_ext(64, 64));
+    test_cases.emplace_back(new test_pad_ext(64, 1));
+    // run tests
+    return test_cases.empty();
+}
+int main() { return 0; }
+"""
+
+
+def test_a_source_of_2024_gets_our_main_and_a_function_that_lists_its_cases() -> None:
+    made = kernel_test.modern(OLD)
+    before, _, after = made.partition('#include "old_cases.h"\n')
+    assert before.startswith('#include "old.h"\nstruct test_case {};\n')
+    assert after.startswith(f"{LIST} {{\n")
+    for kept in ("new test_add()", "new test_flash_attn_ext(64, 64)"):
+        assert kept in after
+    for left_out in ("test_pad_ext", "int main() { return 0; }"):
+        assert left_out not in made
+    assert after.endswith('return test_cases;\n}\n#include "old_main.h"\n')
+    assert '#include "cases.cpp"' in kernel_test.with_more_cases(made)
+
+
 # Two cases as test-backend-ops computes them: numbers are drawn, tensors with sentinels between
 # are filled, results are compared.
 CASES = """#include <cstdio>
