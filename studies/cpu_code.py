@@ -13,10 +13,9 @@ of all runs.  Products are as for experts in host memory (--n-cpu-moe): weights 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -64,12 +63,14 @@ def run(image: str, program: Path, hidden: list[str], *arguments: str) -> str:
 
 
 def speeds(text: str) -> Speeds:
-    """The table that the program prints."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
+    """The table that the program prints as SQL; its CSV has no times."""
+    table = sqlite3.connect(":memory:")
+    table.executescript(text[text.index("CREATE TABLE") :])
     found: Speeds = {}
-    for row in csv.DictReader(io.StringIO("\n".join(lines))):
-        values = dict(part.split("=", 1) for part in re.findall(r"\w+=\w+", row["op_params"]))
-        found[values["type_a"], int(values["n"])] = 1e6 / float(row["time_us"])
+    rows = table.execute("SELECT op_params, time_us FROM test_backend_ops")
+    for parameters, microseconds in rows:
+        values = dict(part.split("=", 1) for part in re.findall(r"\w+=\w+", parameters))
+        found[values["type_a"], int(values["n"])] = 1e6 / float(microseconds)
     return found
 
 
@@ -84,7 +85,7 @@ def measure(image: str, program: Path, runs: int) -> tuple[str, Speeds, Speeds]:
     for number in range(runs):
         for name, kept in best.items():
             hidden = [each for each in variants if each != name]
-            words = ("perf", "-b", "CPU", "-o", "MUL_MAT", "-p", CASES, "--output", "csv")
+            words = ("perf", "-b", "CPU", "-o", "MUL_MAT", "-p", CASES, "--output", "sql")
             for case, speed in speeds(run(image, program, hidden, *words)).items():
                 kept[case] = max(speed, kept.get(case, 0))
             print(f"run {number + 1} of {runs}: {name}", file=sys.stderr)

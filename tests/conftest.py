@@ -20,6 +20,7 @@ pytest_plugins = [
     "support.registries",
     "support.overlaid",
     "support.publishing",
+    "support.sigstore",
     "support.platforms",
     "support.prunes",
     "support.hub_login",

@@ -1,8 +1,9 @@
 """Installs what the tests need beside Docker; `./farm test` runs it after `builder.measure.setup`.
 
 These are docker-registry, cosign, Docker Compose, Podman's Quadlet, and g++ and make for the PTX
-interpreter.  As root on Debian or Ubuntu, each comes from the package of its name; elsewhere the
-tests that need one say so.
+interpreter; and cosign 3 and oras, for tests of what strangers read, which skip without them.  As
+root on Debian or Ubuntu, each comes from the package of its name; elsewhere the tests that need one
+say so.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from builder.measure.setup import (
+    NEWER_SUITE,
     downloaded,
     install,
     install_newer,
@@ -23,6 +25,8 @@ from builder.measure.setup import (
 
 QUADLET = Path("/usr/local/libexec/podman/quadlet")
 COMPOSE = "/usr/libexec/docker/cli-plugins/docker-compose"
+STRANGERS = Path("/usr/local/libexec/builder-tests")
+"""Has cosign 3 and oras: Debian has them in unstable alone, and the cosign of PATH is 2."""
 PROGRAMS = {
     "podman": "/usr/libexec/podman/quadlet",
     "docker-compose": COMPOSE,
@@ -48,14 +52,23 @@ def install_missing() -> None:
         missing = [tool for tool in missing if tool not in {*newer, "podman"}]
     if missing:
         install(*missing)
+    if distribution == "debian" and not (STRANGERS / "oras").exists():
+        take("sid", ["cosign", "oras"], STRANGERS)
 
 
 def install_quadlet() -> None:
     """Take Podman's generator alone: Podman itself needs a newer libc than bookworm has."""
-    with downloaded("podman") as files, tempfile.TemporaryDirectory() as folder:
-        run(["dpkg-deb", "--extract", str(files[0]), folder], "unpacking podman")
-        QUADLET.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(f"{folder}/usr/libexec/podman/quadlet", QUADLET)
+    take(NEWER_SUITE, ["podman"], QUADLET.parent, "usr/libexec/podman/quadlet")
+
+
+def take(suite: str, packages: list[str], to: Path, *files: str) -> None:
+    """Copy programs out of packages; default: the programs with the names of the packages."""
+    with downloaded(*packages, suite=suite) as found, tempfile.TemporaryDirectory() as folder:
+        for package in found:
+            run(["dpkg-deb", "--extract", str(package), folder], f"unpacking {package.name}")
+        to.mkdir(parents=True, exist_ok=True)
+        for file in files or [f"usr/bin/{name}" for name in packages]:
+            shutil.copy2(f"{folder}/{file}", to)
 
 
 if __name__ == "__main__":

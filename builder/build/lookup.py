@@ -183,6 +183,7 @@ def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subjec
         extended_image(plan),
         cache,
         presets,
+        records.least_errors(session.settings.state_dir),
     )
 
 

@@ -105,6 +105,20 @@ def newest_refused(state: Path, recipe: str) -> Record | None:
     return next((each for each in _newest_first(state, recipe) if each.verdict.failures), None)
 
 
+def least_errors(state: Path) -> dict[str, tuple[float, str]]:
+    """By case of the kernel test, the least error of the images with a good verdict, the newest of
+    each recipe, and the name of that image."""
+    newest: dict[str, Record] = {}
+    for each in _newest_first(state, "*"):
+        if each.verdict.good and each.verdict.errors:
+            newest.setdefault(each.recipe, each)
+    found: dict[str, tuple[float, str]] = {}
+    for each in newest.values():
+        for case, error in each.verdict.errors.items():
+            found[case] = min((error, each.references[0]), found.get(case, (error, "~")))
+    return found
+
+
 def _newest_first(state: Path, recipe: str) -> list[Record]:
     found = []
     for path in (state / "records").glob(f"{recipe}/*.json"):

@@ -330,7 +330,7 @@ CHECKS_OF_PROGRAMS = (
     Row("gpu", serves.check_gpu, "a GPU", 16),
     Row("device", device.check_device, "a card", 15),
     Row("preset", device.check_preset, "a card", 15),
-    Row("numbers", kernel_test.check_kernels, "a card", 11, "kernels on a simulated card"),
+    Row("numbers", kernel_test.check_kernels, "a card", 18, "kernels on a simulated card"),
     Row("numbers", logit_test.check, "a card", 17, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), "a recipe", 4),  # when all rules are used
 )
@@ -375,6 +375,7 @@ def run_programs(context: Context) -> Verdict:
         context.device,
         context.presets,
         context.code if subject.recipe else (),
+        context.errors,
     )
 
 

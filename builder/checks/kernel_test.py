@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import posixpath
 import re
 import shutil
@@ -31,7 +32,7 @@ from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
-from simulator.report import Report
+from simulator.report import RACES, Report
 from simulator.work import function_of
 
 # Cases of ggml's test-backend-ops: all cases of a tree, and the choice that an image must pass.
@@ -40,6 +41,8 @@ FILE = Path(__file__).with_name("cases.toml")
 PARAMETER = re.compile(r"(\w+)=((?:\[[^]]*\]|[^,\[])*)")
 CHAIN = re.compile(r"chain (\w+)\((.*)\)$", re.M)
 """A chain of operations that a kernel computes together, as ``cases.cpp`` lists it."""
+ERROR = re.compile(r"\[error (\S+)\] ")
+"""The error of one result of a case, as ``ours.h`` states it; ggml calls most of them nmse."""
 LACKING = re.compile(r"not added: (.+)$", re.M)
 """Cases of ``cases.cpp`` that do not fit the tree."""
 FIELDS = {"backend_name", "op_name", "op_params", "supported", "error_message"}
@@ -88,6 +91,8 @@ class CaseResult:
     outcome: Outcome
     why: str = ""
     """The error beside ggml's limit, the kernels, or the faults that the card reported."""
+    error: float | None = None
+    """The greatest error of its results; None: the program does not state it."""
 
 
 class Group(Model):
@@ -151,16 +156,20 @@ def results(done: Finished, backend: str) -> Iterator[CaseResult]:
             columns = values
         elif columns and len(values) == len(columns):
             row = dict(zip(columns, values, strict=True))
-            if row["backend_name"] == backend:
-                case = Case(row["op_name"], row["op_params"], row["supported"] == "1")
-                error = row["error_message"]
+            named = row["backend_name"].split(", ")  # of an unsupported case, all that lack it
+            case = Case(row["op_name"], row["op_params"], row["supported"] == "1")
+            if not case.supported and backend not in named and CPU in named:
+                yield CaseResult(case, Outcome.NO_REFERENCE, "ggml's CPU code does not compute it")
+            elif backend in named:
+                printed = " ".join([*before, line[:start]])
+                error = max(map(float, ERROR.findall(printed)), default=None)
                 if not case.supported:
                     yield CaseResult(case, Outcome.UNSUPPORTED)
-                elif error:
-                    printed = " ".join([*before, line[:start]]).strip()
-                    yield CaseResult(case, Outcome.DIFFERS, printed or error)
+                elif failure := row["error_message"]:
+                    why = ERROR.sub("", printed).strip() or failure
+                    yield CaseResult(case, Outcome.DIFFERS, why, error)
                 else:
-                    yield CaseResult(case, Outcome.EQUAL)
+                    yield CaseResult(case, Outcome.EQUAL, error=error)
             before = []
         elif columns:
             before.append(line)
@@ -176,11 +185,17 @@ PROGRAM = "test-backend-ops"
 SOURCE = f"{PROGRAM}.cpp"
 LIST = re.compile(r"^static std::vector<std::unique_ptr<test_case>> make_test_cases_eval\(\)", re.M)
 """The function of a tree that lists its cases."""
-REPEATABLE_BUILD = {
+REPLACED = {
     "std::random_device": "builder_random_device",
     "std::thread::hardware_concurrency()": "builder_threads()",
+    "err > ud->tc->max_err(ud->backend1)": "t1->op != GGML_OP_NONE && "
+    "builder_exceeds(err, ud->tc->max_err(ud->backend1))",
+    "struct callback_userdata {": "builder_begun(sentinels); struct callback_userdata {",
+    "thread_local std::default_random_engine gen(": "std::default_random_engine gen(",
+    "static std::vector<std::default_random_engine> ": "std::vector<std::default_random_engine> ",
 }
-"""Calls that change the random numbers of cases in each run, and their replacements in random.h."""
+"""Texts of the source, and what stands for them, by ours.h: the random numbers of cases, the error
+of each result, and the tensors that the source puts between the tensors of a case."""
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
 
@@ -215,7 +230,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
     context, made = work / "context", work / "made"
     shutil.copytree(installed() / SOURCES, context)
     shutil.copytree(_headers(tests), context / "include")
-    source = repeatable(with_more_cases((tests / SOURCE).read_text("utf-8")))
+    source = with_ours(with_more_cases((tests / SOURCE).read_text("utf-8")))
     (context / SOURCE).write_text(source, "utf-8")
     (context / "lib").mkdir()
     targets = {path: context / "lib" / name for name, path in libraries(contents).items()}
@@ -228,7 +243,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
 
 def program_key() -> str:
     """12 hex digits over the sources that are added to a tree's own program."""
-    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPEATABLE_BUILD}", (".",))
+    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPLACED}", (".",))
 
 
 def with_more_cases(source: str) -> str:
@@ -237,11 +252,12 @@ def with_more_cases(source: str) -> str:
     return LIST.sub(f'{declared};\n#include "cases.cpp"\n{declared}', source, count=1)
 
 
-def repeatable(source: str) -> str:
-    """The source, whose random numbers are the same in each run with ``BUILDER_REPEATABLE``."""
-    for text, ours in REPEATABLE_BUILD.items():
+def with_ours(source: str) -> str:
+    """The source, whose random numbers are the same in each run, which states the error of each
+    result, and fills what is between tensors."""
+    for text, ours in REPLACED.items():
         source = source.replace(text, ours)
-    return f'#include "random.h"\n{source}'
+    return f'#include "ours.h"\n{source}'
 
 
 def other_headers(tests: Path, source: Path) -> str:
@@ -269,9 +285,8 @@ def _headers(tests: Path) -> Path:
 
 CARD, CPU = "CUDA0", "CPU"
 """ggml's names of the card (ggml-cuda.cu, GGML_CUDA_NAME) and of its CPU code."""
-LISTING, REPEATABLE = "BUILDER_LISTING", "BUILDER_REPEATABLE"
-"""The variables with which the program lists chains of operations, too (cases.cpp), and has the
-same random numbers in each run (random.h)."""
+LISTING = "BUILDER_LISTING"
+"""The variable with which the program lists chains of operations, too (cases.cpp)."""
 FINISHED = {0, 1}
 """test-backend-ops ends with 1 where a case differs."""
 CPU_CODE = re.compile(r"loaded CPU backend from (\S+)")
@@ -281,6 +296,8 @@ ABORTED = re.compile(r"\S+\.(?:cuh?|c|cpp|h):\d+: ")
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
 MOST = 16 << 20  # bytes of output: trees have up to 20,000 cases
 NAMES = 100_000  # characters of names in one argument (execve(2): MAX_ARG_STRLEN is 131,072)
+SOURCE_LINE = re.compile(r"from (?:\S*/)?([^/\s]+:\d+)")
+PTX_LINE = re.compile(r"(PTX line \d+)")
 ENDS = 10  # programs that may end in the middle before the others are given up
 EXPLAINED = 6  # cases that are run again alone
 NAMED = 4  # kernels that a message names
@@ -315,6 +332,10 @@ class NumbersTrial:
     """Executed, counted for each thread."""
     lacking: list[str] = field(default_factory=list)
     """The cases that could not be added to the tree's, each with the reason."""
+    operations: Set[str] = frozenset()
+    """The operations of the tree's list that the engine computes on a card."""
+    races: dict[str, str] = field(default_factory=dict)
+    """What ``races`` found in all cases together."""
     cpu_code: str = ""
     """The file of the CPU code that ggml chose for this machine; empty: it has one for all."""
     _runs: Iterator[int] = field(default_factory=count)
@@ -326,37 +347,30 @@ class NumbersTrial:
         Raises ``UntriedError`` where the program does not run, ``TimedOutError``.
         """
         listed, chains = self._listed()
+        self.operations = {case.operation for case in (*listed, *chains) if case.supported}
         chosen = {each.title: each.chosen([*listed, *chains]) for each in groups()}
-        titles = {case.name: title for title, found in chosen.items() for case in found}
+        wanted = {case.name for found in chosen.values() for case in found}
         compared: dict[str, CaseResult] = {}
         for part in (listed, chains):  # a run computes its cases in the tree's order
-            found = list(self._compare([case for case in part if case.name in titles]))
-            equal = [each.case for each in found if each.outcome is Outcome.EQUAL]
-            last = {titles[case.name]: case for case in equal}
-            # Numbers show a race only where the warp that should come first does not.
-            raced = self._compare([each for each in equal if each in last.values()], races=True)
-            found += (each for each in raced if each.outcome is Outcome.DIFFERS)
+            found = self._compare([case for case in part if case.name in wanted])
             compared |= {each.case.name: each for each in found}
         for group in groups():
             yield group, [compared[case.name] for case in chosen[group.title]]
 
     def outputs(self, case: Case) -> Report | None:
-        """The card's report on a case alone, with a checksum of the values that each launch stored.
-
-        Random numbers are the same in each run, where the tree draws them as ggml does.
-        """
+        """The card's report on a case alone, with a checksum of the values that each launch
+        stored."""
         return self._run("test", case.name, outputs=True).report
 
     def _listed(self) -> tuple[list[Case], list[Case]]:
-        operations = dict.fromkeys(name for each in groups() for name in each.operations)
-        run = self._run("support", ",".join(operations))
+        run = self._run("support")
         if run.done.status != 0 or not run.results:
             ended = f"{PROGRAM} ended with {run.done.status} and lists no cases"
             raise UntriedError(ended, run.done.output[-1000:].strip())
         self.lacking = lacking(run.done.output)
         return [each.case for each in run.results.values()], chains(run.done.output)
 
-    def _compare(self, chosen: Sequence[Case], *, races: bool = False) -> Iterator[CaseResult]:
+    def _compare(self, chosen: Sequence[Case]) -> Iterator[CaseResult]:
         """The outcome of cases, which are in the tree's order.
 
         A case in which the program ends is named, and those behind it are tried in another run.
@@ -367,16 +381,16 @@ class NumbersTrial:
         while waiting and ended < ENDS:
             sizes = accumulate(len(case.name) + 1 for case in waiting)
             part = waiting[: max(1, sum(size <= NAMES for size in sizes))]
-            run = self._run("test", ",".join(case.name for case in part), races=races)
-            if run.report is not None and not races:
+            run = self._run("test", ",".join(case.name for case in part))
+            if run.report is not None:
                 self.kernels |= run.report.kernels
                 self.launched += run.report.launched
                 self.computed += run.report.computed
                 self.instructions += sum(each.instructions for each in run.report.launches)
+                self.races |= races(run.report)
             for case in part:
                 if case.name in run.results:
-                    found = run.results[case.name]
-                    yield found if races else self._explained(found)
+                    yield self._explained(run.results[case.name])
             left = [case for case in part if case.name not in run.results]
             waiting = [*left, *waiting[len(part) :]]
             if left:
@@ -388,7 +402,7 @@ class NumbersTrial:
 
     def _ended(self, case: Case, run: _Run) -> CaseResult:
         found = _stopped(case, run)
-        if found.outcome is Outcome.NOT_COMPUTED or (run.report and run.report.violations):
+        if found.outcome is Outcome.NOT_COMPUTED or (run.report and _faults(run.report)):
             return found
         on_cpu = self._run("test", case.name, backend=CPU)
         if on_cpu.done.status in FINISHED:
@@ -399,36 +413,36 @@ class NumbersTrial:
     def _explained(self, found: CaseResult) -> CaseResult:
         if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
             return found
-        report = self._run("test", found.case.name, races=True).report
+        report = self._run("test", found.case.name).report
         if report is None:
             return found
         names = ", ".join(sorted(map(function_of, report.kernels))[:NAMED])
-        return replace(found, why=f"{found.why}; {_faults(report) or f'computed by {names}'}")
+        wrong = _faults(report) or "; ".join(races(report).values()) or f"computed by {names}"
+        return replace(found, why=f"{found.why}; {wrong}")
 
     def _run(
         self,
         mode: str,
-        selected: str,
+        selected: str = "",
         *,
         backend: str = CARD,
-        races: bool = False,
         outputs: bool = False,
     ) -> _Run:
-        """``support`` lists the selected cases, ``test`` computes them."""
+        """``support`` lists the selected cases (empty: all), ``test`` computes them."""
         work = self.work / f"run-{next(self._runs)}"
         # Beside the libraries: the program looks for them, and for those that they load, there.
         beside = posixpath.dirname(next(iter(libraries(self.server.contents).values())))
         program = posixpath.join(beside, PROGRAM)
         ptx = self.ptx if mode == "test" and backend == CARD else None
         mount = f"--volume={self.binary}:{program}:ro"
-        on = self.server.on([self.card], None, work, ptx, races=races, outputs=outputs)
-        asked = {LISTING: mode == "support", REPEATABLE: outputs}
+        on = self.server.on([self.card], None, work, ptx, races=not outputs, outputs=outputs)
+        select = ["-o", selected] if selected else []
         with on as simulation:
             mounts = simulation.mounts
-            env = {**mounts.env, **{name: "1" for name, wanted in asked.items() if wanted}}
+            env = {**mounts.env, **({LISTING: "1"} if mode == "support" else {})}
             done = containers.run(
                 self.server.reference,
-                [mode, "-b", backend, "-o", selected, "--output", "csv"],
+                [mode, "-b", backend, *select, "--output", "csv"],
                 entrypoint=program,
                 timeout=TIMEOUT,
                 extra=[*mount_options(mounts.volumes, env), mount],
@@ -454,8 +468,20 @@ def _stopped(case: Case, run: _Run) -> CaseResult:
 
 
 def _faults(report: Report) -> str:
-    faults = report.violations[:NAMED]
+    faults = [each for each in report.violations if not each.why.startswith(RACES)][:NAMED]
     return "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults)
+
+
+def races(report: Report) -> dict[str, str]:
+    """What has no order, by "race: KERNEL FILE:LINE" of the source, or of the PTX without it."""
+    found: dict[str, str] = {}
+    for each in report.violations:
+        if each.why.startswith(RACES):
+            line = SOURCE_LINE.search(each.why) or PTX_LINE.search(each.why)
+            place = f"{function_of(each.kernel)} {line[1] if line else ''}".strip()
+            kind = each.why.partition(":")[0]
+            found.setdefault(f"{kind}: {place}", f"{place}: {each.why}")
+    return found
 
 
 # Check: kernels give the results of ggml's CPU code, on a simulated card that computes.
@@ -466,6 +492,13 @@ ATTENTION = "FLASH_ATTN_EXT"
 TYPES = ("type_KV", "type_K")
 """The parameter of a case that names the cache's type: of both K and V, or of K."""
 NAMED_CASES = 4  # cases that a check names
+GROWTH = 10.0
+"""How many times the least known error of a case its error may be."""
+ROUNDING = 1e-11
+"""Errors below are all the same: sums of floats in another order.  A sum that is rounded to half
+once makes 1e-7."""
+UNCOMPARED, EACH_OPERATION = "operations", "each that the tree's list has is compared"
+"""The subject of the check that names operations without a case; `show` finds it by that."""
 COMPARED = {Outcome.EQUAL, Outcome.DIFFERS}
 UNTRIED = {Outcome.NOT_COMPUTED, Outcome.NO_REFERENCE}
 
@@ -480,6 +513,14 @@ def _checks(context: Context) -> Iterator[Check]:
     for group, found in with_card.results():
         yield from _group(context, group.title, found)
         results |= {each.case.name: each for each in found}  # groups may share some
+    context.errors |= {
+        name: each.error
+        for name, each in sorted(results.items())
+        if each.outcome is Outcome.EQUAL and each.error is not None
+    }
+    yield operations(with_card.operations, results.values())
+    ordered = "all accesses have an order"
+    yield context.rules.check(KIND, "races", ordered, with_card.races.items())
     text = context.help(context.recipe.image.entrypoint)
     if types := logit_test.cache_types(text):
         yield cache_types(types, [*results.values()])
@@ -504,8 +545,13 @@ def _group(context: Context, title: str, found: Sequence[CaseResult]) -> Iterato
         yield Check.skipped(KIND, title, EXPECTED, "the tree has no such case")
         return
     counts = Counter(each.outcome for each in found)
-    wrong = (each for each in found if each.outcome is Outcome.DIFFERS)
-    differing = [(each.case.name, f"{each.case.name}: {each.why}") for each in wrong]
+    known = context.subject.least_errors
+    faults = {
+        each.case.name: each.why if each.outcome is Outcome.DIFFERS else grown(each, known)
+        for each in found
+        if each.outcome in COMPARED
+    }
+    differing = [(name, f"{name}: {why}") for name, why in faults.items() if why]
     others = [f"{counts[each]} {each}" for each in Outcome if each not in COMPARED and counts[each]]
     lacking = [f"{each.case.name}: {each.why}" for each in found if each.outcome in UNTRIED]
     text = "; ".join([f"{counts[Outcome.EQUAL]} cases", *others, *lacking[:NAMED_CASES]])
@@ -513,6 +559,24 @@ def _group(context: Context, title: str, found: Sequence[CaseResult]) -> Iterato
         yield context.rules.check(KIND, title, EXPECTED, differing, fine=text)
     else:
         yield Check.skipped(KIND, title, EXPECTED, text)
+
+
+def operations(known: Set[str], results: Iterable[CaseResult]) -> Check:
+    """Whether each operation of the tree's list has a case that was compared."""
+    left = known - {each.case.operation for each in results if each.outcome in COMPARED}
+    found = f"without a case: {', '.join(sorted(left))}" if left else f"all {len(known)}"
+    if left:
+        return Check.skipped(KIND, UNCOMPARED, EACH_OPERATION, found)
+    return Check.of(KIND, UNCOMPARED, EACH_OPERATION, found, True)
+
+
+def grown(found: CaseResult, known: Mapping[str, tuple[float, str]]) -> str:
+    """Why the error of an equal case is too large beside the least that is known; or empty."""
+    least, image = known.get(found.case.name, (math.inf, ""))
+    if found.error is None or found.error <= GROWTH * max(least, ROUNDING):
+        return ""
+    errors = f"its error is {found.error:.2g}, and {least:.2g} in {image}"
+    return f"{errors}: {GROWTH:g} times are allowed"
 
 
 def cache_types(types: Set[str], results: Sequence[CaseResult]) -> Check:

@@ -39,7 +39,7 @@ from builder.presets import made_models
 from builder.presets.cards import Card
 from builder.presets.made_models import TinyModel
 from simulator import gguf
-from simulator.report import Report
+from simulator.report import RACES, Report
 from simulator.work import function_of
 
 # The trials of a server's numbers: models, ways to draft, types of the cache, limits.
@@ -209,7 +209,6 @@ UNCOMPARED = "the server's drafts"
 NAMED = 6  # kernels that a check names
 RACE_SECONDS = 120.0
 """For an answer while kernels are searched for races; after one, a server may never answer."""
-RACES = "race: ", "uninitialized: "  # ptx.h, Fault::Kind
 Found = TypeVar("Found")
 UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
 

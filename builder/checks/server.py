@@ -125,7 +125,8 @@ class TokenCandidate(_Answer):
     """A token that may follow."""
 
     id: Count
-    logprob: Logarithm
+    logprob: Logarithm | None
+    """None: no number, which JSON has as null."""
 
 
 class PredictedToken(TokenCandidate):
@@ -767,7 +768,13 @@ def continued(
     return Continued(
         found.content,
         tuple(each.id for each in generated),
-        tuple({token.id: token.logprob for token in each.top_logprobs} for each in generated),
+        tuple(
+            {
+                token.id: math.nan if token.logprob is None else token.logprob
+                for token in each.top_logprobs
+            }
+            for each in generated
+        ),
         timings.prompt_n,
         timings.draft_n,
         timings.draft_n_accepted,
@@ -815,11 +822,12 @@ def difference(expected: Continued, found: Continued) -> Difference:
     both = zip(expected.logarithms[: equal + 1], found.logarithms, strict=False)
     for position, (one, other) in enumerate(both):
         if one and other:
-            # A token that one of the two does not have at all is infinitely far.
-            distances[position] = max(
+            # A token that one of the two does not have at all is infinitely far, as is no number.
+            found_far = (
                 abs(one.get(token, math.inf) - other.get(token, math.inf))
                 for token in one.keys() | other.keys()
             )
+            distances[position] = max(math.inf if math.isnan(far) else far for far in found_far)
     return Difference(equal, distances, _margin(expected, found, equal))
 
 

@@ -81,8 +81,9 @@ def write_whisper_model(path: Path, seed: int = 1) -> None:
         filters = generator.random((MELS, FREQUENCIES), dtype=np.float32) / FREQUENCIES
         stream.write(struct.pack("<2i", MELS, FREQUENCIES) + filters.tobytes())
         stream.write(struct.pack("<i", WHISPER_TEXTS))
-        stream.write(struct.pack("<i", 1) + b" ")  # a text never begins with this token
+        # A card that computes nothing gives token 0.  A text never begins with the last token.
         stream.write((struct.pack("<i", len(word)) + word) * (WHISPER_TEXTS - 1))
+        stream.write(struct.pack("<i", 1) + b" ")
         for name, shape in _whisper_shapes().items():
             values = (generator.standard_normal(shape) * 0.1).astype(np.float32)
             if name.startswith("decoder.token"):

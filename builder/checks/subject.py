@@ -97,6 +97,8 @@ class Subject:
     cache: Path | None = None
     """The cache directory, which keeps scans of layers; None: they are not kept."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
+    least_errors: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    """By case of the kernel test, the least error of verified images, and that image."""
 
     @property
     def published(self) -> docker.Image | None:
@@ -186,6 +188,7 @@ class Context:
     code: tuple[CodePaths, ...] = ()
     device: DeviceUse | None = None
     presets: dict[str, PresetUse] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
     _helps: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property

@@ -123,6 +123,8 @@ class Verdict:
     presets: Mapping[str, PresetUse] = field(default_factory=dict)
     code: tuple[CodePaths, ...] = ()
     """The device code of all libraries, whoever built them, the largest first."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """The error of each case of the kernel test that passed, as ggml measures it."""
 
     @property
     def good(self) -> bool:

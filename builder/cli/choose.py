@@ -11,16 +11,17 @@ from builder.cli import options
 from builder.cli.options import checked_capability, farm, flag, one_context, option, user_settings
 from builder.cli.terminal import counted, line, log, out, paragraph, print_json, table
 from builder.core import sizes
-from builder.core.errors import PROGRAM, FitError, UsageError
+from builder.core.errors import PROGRAM, FitError, UnvouchedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from builder.presets.cards import Machine
     from builder.presets.catalog import Presets
     from builder.presets.choose import Choice, Option
+    from builder.presets.manifest import Fetched, Run
     from builder.presets.proposals import Proposal, Unserved
-    from builder.recipes.catalog import Catalog
 
 LEGEND = {
     "receipt": "r measured (receipt)",
@@ -33,6 +34,8 @@ COLUMNS = (
     *("command", "why"),
 )
 """The columns of the table that a pipe gets."""
+FROM = ("model", "preset", "quantization", "context", "memory", "download", "tokens/s")
+"""The columns of the table of another farm."""
 GIB = 1 << 30
 HEADER = ("quant", "context", "memory", "size", "tokens/s", "elsewhere")
 """The columns of a terminal after the name."""
@@ -81,6 +84,11 @@ def choose(
         "--model TEXT", "Only presets whose name or model has each of these words: 'qwen3.6 27b'."
     ),
     context: str | None = option("--context TOKENS", "Smallest context: 65536 or 64K; K is 1024."),
+    source: str | None = option(
+        "--from URL",
+        "Choose from the manifest of another farm: the address of its site, or of its "
+        "manifest.json, or a file.",
+    ),
     everything: bool = flag(
         "--all", "All presets that run, and why the others do not, grouped by reason."
     ),
@@ -105,15 +113,22 @@ def choose(
     its repository lists, or one with experts in the machine's memory (--n-cpu-moe), with memory
     computed from the model's shape.
 
+    With --from, the presets of another farm's registry, by what its manifest says: the largest
+    download first. The signature of the manifest is required if BUILDER_TRUSTED_KEYS is set.
+
     A pipe gets one table with tabs. The exit code is 15 if no preset runs.
     """
     from builder.presets.choose import known, of_farm
     from builder.presets.proposals import proposals
 
     least = one_context(context) if context is not None else 0
+    if source is not None:
+        machine = _machine(farm(), card or [], memory, capability, driver or "")
+        _choose_from(source, machine, least, model or "", everything=everything, as_json=as_json)
+        return
     there, recipes = of_farm(farm())
     _require_presets(there, model)
-    here = _machine(recipes, card or [], memory, capability, driver or "")
+    here = _machine(recipes.root, card or [], memory, capability, driver or "")
     own = user_settings()
     presets = known(recipes, there.valid(), own.state_dir)
     if presets.invalid:
@@ -137,7 +152,7 @@ def choose(
 
 
 def _machine(
-    recipes: Catalog, names: list[str], memory: str | None, capability: str | None, driver: str
+    root: Path, names: list[str], memory: str | None, capability: str | None, driver: str
 ) -> Machine:
     """The cards of --card, else the card of --memory and --capability, else this machine's."""
     from builder.presets import cards
@@ -145,14 +160,71 @@ def _machine(
 
     if memory is None and capability is None:
         if names:
-            return cards.machine_with(recipes.root, names, driver)
-        found = cards.this_machine(recipes.root)
+            return cards.machine_with(root, names, driver)
+        found = cards.this_machine(root)
         return replace(found, driver=driver or found.driver)
     if names or memory is None or capability is None:
         raise typer.BadParameter(
             "give --memory and --capability together, and no --card", param_hint="--memory"
         )
     return cards.unnamed_card(int(memory), Capability.parse(capability), driver)
+
+
+def _choose_from(
+    source: str, machine: Machine, context: int, model: str, *, everything: bool, as_json: bool
+) -> None:
+    """The answer by another farm's manifest."""
+    from builder.presets import manifest
+
+    found = manifest.fetch(source)
+    signer = _signer_of(found)
+    fits, refused = manifest.choose(found.manifest, machine, context, model)
+    found_runs = [(run, manifest.commands(run, image)) for run, image in fits]
+    if as_json:
+        rows = [{**run.model_dump(), "commands": listed} for run, listed in found_runs]
+        print_json({"signer": signer, "fits": rows, "excluded": refused})
+    else:
+        table(FROM, [_cells_from(run) for run, _ in found_runs])
+        for name, why in refused.items() if everything else ():
+            log(f"{name}: {'; '.join(why)}")
+        if found_runs:
+            _say("\nStart the first:\n  " + "\n  ".join(found_runs[0][1]))
+    if not fits:
+        raise FitError(f"no preset of {source} runs on {_shown(machine)}", hint="--all says why")
+
+
+def _cells_from(run: Run) -> tuple[str, ...]:
+    """A row of ``FROM``."""
+    return (
+        *(run.model, run.preset, run.quantization, str(run.context or "")),
+        f"{(run.memory or 0) / GIB:.0f}G",
+        f"{run.download / 1e9:.1f}G" if run.download else "",
+        f"{run.tokens_per_second:.1f} on {run.on}" if run.tokens_per_second else "",
+    )
+
+
+def _signer_of(found: Fetched) -> str:
+    """The trusted signer of a manifest; empty where no signer is trusted.
+
+    Raises ``UnvouchedError`` where none of the trusted ones signed it.
+    """
+    from builder.core.files import workspace
+    from builder.publish.verdicts import trust_of
+
+    chosen = user_settings()
+    if not (chosen.cosign_key or chosen.trusted_keys):
+        log("nobody vouches for this manifest: BUILDER_TRUSTED_KEYS names whom you trust")
+        return ""
+    chosen.require_directories()
+    with workspace(chosen.cache_dir) as work:
+        signer = trust_of(chosen, work).signer(found.text, found.signature)
+    if not signer:
+        raise UnvouchedError(
+            "no trusted key signed this manifest",
+            "it has another signature" if found.signature else "it has no signature",
+            "BUILDER_TRUSTED_KEYS names the keys and identities that you trust",
+        )
+    return signer
 
 
 def _require_presets(presets: Presets, model: str | None) -> None:

@@ -203,6 +203,8 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
             yield name, _first(last.reason)
     if status.held:
         yield name, f"held: {status.held}"
+    if status.state == "empty" and status.presets:
+        yield name, f"no image for {listed(status.presets, 3, ', ')}: `builder push {name}`"
     if status.state == "still":
         yield name, f"upstream has not moved for {status.still} days"
     for text in _downloads(status):
@@ -553,18 +555,45 @@ def ways(settings: Settings) -> Iterator[Finding]:
 # ``builder site``.
 
 
+def _signed(text: str, *, push: bool) -> str:
+    """The signature of a manifest, empty without a key; both are pushed, if wanted."""
+    from builder.presets.manifest import NAME, SIGNED
+    from builder.publish.signing import BUNDLE, sign_text
+    from builder.publish.tags import open_repository
+    from builder.publish.verdicts import AttachedFile, require_signing, store
+
+    chosen = user_settings()
+    with workspace(chosen.cache_dir) as work:
+        require_signing(chosen, work)
+        signature = sign_text(text, chosen.cosign_key, work / "cosign") if chosen.cosign_key else ""
+    if push:
+        files = [AttachedFile(NAME, "application/json", text.encode())]
+        if signature:
+            kind = BUNDLE if signature.startswith("{") else "text/plain"
+            files.append(AttachedFile(f"{NAME}{SIGNED}", kind, signature.encode()))
+        repository = open_repository(chosen.repository("farm"), log)
+        store(repository, "manifest", "application/vnd.builder.manifest.v1+json", files)
+        log(f"pushed {repository.name}:manifest")
+    return signature
+
+
 def site(
     output: Path = output_option(
         "Directory for the pages; an earlier site in it is replaced.", ...
     ),
     offline: bool = flag("--offline", "Ask no registry: without tags, history and nights."),
+    push: bool = flag(
+        "--push", "Also push manifest.json and its signature as the artifact farm:manifest."
+    ),
     as_json: options.JsonOption = False,
 ) -> None:
     """Write static pages: presets by card, images, speeds, nights.
 
     The facts come from the repository, the records of this machine and, if BUILDER_NAMESPACE is
     set, the registry. The pages need no server and load nothing from elsewhere; index.json has the
-    same facts for programs. They link to BUILDER_FARM_URL, else to the checkout's https remote.
+    same facts for programs. manifest.json has the tags and presets of the registry, for installers
+    and for `choose --from`; it is signed if there is a key. The pages link to BUILDER_FARM_URL,
+    else to the checkout's https remote.
     """
     from builder.presets.receipts import checked
     from builder.site.facts import collect
@@ -573,7 +602,8 @@ def site(
     recipes = catalog_at()
     receipts = checked(recipes, datetime.now(UTC))
     found = collect(recipes, user_settings(), log, receipts.entries, offline=offline)
-    written = write(found, output.absolute())
+    signature = _signed(found.manifest.text(), push=push)
+    written = write(found, output.absolute(), signature)
     if not found.repository:
         log("the pages name no repository: set BUILDER_FARM_URL")
     if as_json:

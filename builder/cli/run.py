@@ -197,13 +197,9 @@ def run(
     from builder.presets.run import refusal
 
     given = (target, model, draft, mmproj, context, port, options)
-    where: dict[str, Any] = {
-        "listen": listen,
-        "key_file": key_file,
-        "card": card,
-        "restart": restart,
-    }
-    job = wanted(*given, **where, cpu=cpu, old=old)
+    job = wanted(
+        *given, listen=listen, key_file=key_file, card=card, restart=restart, cpu=cpu, old=old
+    )
     unfit = refusal(job, card)
     if unfit is not None and not printed:
         raise unfit
@@ -374,13 +370,7 @@ def export(
     from builder.presets.run import refusal
 
     given = (target, model, draft, mmproj, context, port, options)
-    where: dict[str, Any] = {
-        "listen": listen,
-        "key_file": key_file,
-        "card": card,
-        "restart": restart,
-    }
-    job = wanted(*given, **where, cpu=cpu)
+    job = wanted(*given, listen=listen, key_file=key_file, card=card, restart=restart, cpu=cpu)
     unfit = refusal(job, card)
     if unfit and not dry_run:
         raise unfit

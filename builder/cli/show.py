@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from builder.plan.plan import AnyPlan
     from builder.presets.catalog import PresetEntry, Presets
     from builder.presets.schema import Figures, Memory, Preset, Result
-    from builder.recipes.catalog import Catalog
+    from builder.recipes.catalog import BrokenEntry, Catalog, Entry
+    from builder.recipes.schema import BaseRecipe, Recipe
+
+    AnyEntry = Entry[Recipe] | BrokenEntry[Recipe] | Entry[BaseRecipe] | BrokenEntry[BaseRecipe]
 
 
 # Presets as tables: of ``builder list --presets`` and ``builder show PRESET``.
@@ -169,9 +172,8 @@ def _row(preset: Preset, result: Result) -> tuple[str, ...]:
 # ``builder list`` and ``builder show``.
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-NAMED = re.compile(r'^(?:recipe|base)\s*=\s*"([^"]+)"', re.MULTILINE)
-"""The recipe of a preset's file, the base of a recipe's: both stand before the first table."""
-EXTENDS = re.compile(r'^extends\s*=\s*"([^"]+)"', re.MULTILINE)
+NAMED = re.compile(r'^recipe\s*=\s*"([^"]+)"', re.MULTILINE)
+"""The recipe of a preset's file: it stands before the first table."""
 
 
 class Checked(NamedTuple):
@@ -193,7 +195,7 @@ class Checked(NamedTuple):
     today: bool | None = None
     """Whether it is of the recipe as it is now; None: not known."""
     uncompared: str = ""
-    """Ways to draft whose text no check compared; empty: none, or not known."""
+    """Operations and ways to draft that no check compared; empty: none, or not known."""
 
     @property
     def text(self) -> str:
@@ -233,22 +235,24 @@ def checked(
 
 
 def _left(check: dict[str, Any]) -> bool:
-    """Whether it is the check of ``checks/logit_test.py`` that names ways to draft."""
-    return (check["subject"], check["state"]) == ("the server's drafts", "skipped")
+    """Whether it is a check that names what was not compared: ways to draft
+    (``checks/logit_test.py``), or operations (``checks/kernel_test.py``)."""
+    subjects = {"the server's drafts", "operations"}
+    return check["state"] == "skipped" and check["subject"] in subjects
 
 
-def users(folder: Path) -> dict[str, list[str]]:
-    """The files of a directory, presets/ or recipes/, by the recipe or the base that they name."""
+def presets_of(root: Path) -> dict[str, list[str]]:
+    """The presets by the recipe that they name."""
     found: dict[str, list[str]] = {}
-    texts = {
-        each.stem: each.read_text("utf-8", "replace").partition("\n[")[0]
-        for each in folder.glob("*.toml")
-    }
-    for name, text in sorted(texts.items()):
-        above = EXTENDS.search(text)
-        if named := NAMED.search(text) or (above and NAMED.search(texts.get(above[1], ""))):
-            found.setdefault(named[1], []).append(name)
+    for file in sorted((root / "presets").glob("*.toml")):
+        text = file.read_text("utf-8", "replace") if file.is_file() else ""
+        if named := NAMED.search(text.partition("\n[")[0]):
+            found.setdefault(named[1], []).append(file.stem)
     return found
+
+
+def _on_base(entries: Mapping[str, AnyEntry], base: str) -> list[str]:
+    return [name for name, each in entries.items() if each.recipe and each.recipe.base == base]
 
 
 def list_recipes(
@@ -275,9 +279,8 @@ def list_recipes(
     if as_json:
         print_json(_listed(found))
     elif bases:
-        above = users(root / "recipes")
         rows = [
-            (name, str(len(above.get(name, []))), entry.recipe.summary)
+            (name, str(len(_on_base(found.engines, name))), entry.recipe.summary)
             for name, entry in found.bases.items()
             if entry.recipe is not None
         ]
@@ -331,7 +334,7 @@ def _state_dir() -> Path | None:
 def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
     from builder.recipes.schema import by_version
 
-    presets, state, rows = users(root / "presets"), _state_dir(), []
+    presets, state, rows = presets_of(root), _state_dir(), []
     recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
     shown = [each for each in recipes if everything or not each.kept]
     for recipe in sorted(shown, key=by_version):
@@ -433,7 +436,7 @@ def explanation(root: Path, name: str, platform: Platform | None) -> dict[str, A
         with suppress(BuilderError):  # such as a source tree that is missing
             keys = Resolver(catalog, "amd64").recipe_keys(found["name"], kept.platform)
             kept = kept._replace(today=kept.key in keys)
-    presets = users(root / "presets").get(found["name"], [])
+    presets = presets_of(root).get(found["name"], [])
     return {**found, "presets": presets, "checked": kept._asdict() if kept else None}
 
 
@@ -507,7 +510,7 @@ def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
     elif of.today is False:
         text += "; that image is of an earlier state of the recipe, or of its base"
     size = f"{sizes.shown(of.size)} to download"
-    return [("size", size), ("checked", text), ("drafts", of.uncompared)]
+    return [("size", size), ("checked", text), ("numbers", of.uncompared)]
 
 
 def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:
@@ -534,12 +537,12 @@ def _print_base(root: Path, name: str) -> None:
     from builder.engines.families import load_catalog
     from builder.plan.explain import base_of
 
-    found = load_catalog(root, only=[])
+    found = load_catalog(root)
     for base in map(found.base, found.chain(name)):
         _print_base_of(base_of(base.recipe))
-    on_it, above = users(root / "recipes"), users(root / "recipes" / "bases")
-    paragraph("Recipes on it", [", ".join(on_it[name])] if name in on_it else [])
-    paragraph("Bases on it", [", ".join(above[name])] if name in above else [])
+    for title, entries in (("Recipes on it", found.engines), ("Bases on it", found.bases)):
+        names = _on_base(entries, name)
+        paragraph(title, [", ".join(names)] if names else [])
     line(f"\nMore: `builder show {name} --inputs`, --dockerfile")
 
 

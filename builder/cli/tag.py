@@ -16,7 +16,7 @@ from builder.cli import options
 from builder.cli.options import catalog_at, flag, option, reason_option, reference_option
 from builder.cli.terminal import line, log, minute, print_json, table
 from builder.core import sizes
-from builder.core.errors import RegistryError
+from builder.core.errors import RegistryError, UsageError
 from builder.core.files import named_lock, workspace
 from builder.core.platforms import Platform
 
@@ -191,11 +191,10 @@ def _update(move: Move) -> str:
 @group.command()
 def prune(
     recipe: options.RecipeName,
-    keep: int = option(
+    keep: int | None = option(
         "--keep N",
         "Number of nightlies to keep, the newest ones, and number of rollbacks of each tag whose "
-        "images are kept.",
-        7,
+        "images are kept. Default: keep in [track] of the recipe, which is 7 by default.",
         min=1,
         max=10_000,
     ),
@@ -219,10 +218,13 @@ def prune(
     repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     others = recipes.of_repository(entry.recipe.image.repository)
 
+    track = entry.recipe.track
+    most = keep or (track.keep if track else 1)
+
     def pruned(*, delete: bool) -> tuple[PrunePlan, tuple[str, ...]]:
         channel = entry.recipe.channel
         return prune_channel(
-            repository, channel, keep, others, loaded, log, signed=signed, dry_run=not delete
+            repository, channel, most, others, loaded, log, signed=signed, dry_run=not delete
         )
 
     plan, deleted = pruned(delete=yes and not dry_run)
@@ -295,6 +297,7 @@ def describe(
     from builder.publish import hub as hub_page
     from builder.publish.hub import Hub
     from builder.publish.tags import repository_of
+    from builder.publish.verdicts import signers_of
 
     recipes = catalog_at()
     name = recipes.engine(recipe).recipe.image.repository
@@ -308,7 +311,9 @@ def describe(
     chosen = options.user_settings()
     hub = Hub(chosen.hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
-    page = hub_page.describe_repository(recipes, name, repository.path, tags, chosen.state_dir)
+    page = hub_page.describe_repository(
+        recipes, name, repository.path, tags, chosen.state_dir, signers_of(chosen)
+    )
     if not dry_run:
         hub.describe(repository.path, page.short, page.full)
     if as_json:
@@ -341,7 +346,9 @@ def push(
         "Why tags are replaced, or an update is large; attached to the image that gets them."
     ),
     dry_run: bool = flag(
-        "--dry-run", "Check the namespace, the login and the signing key; push nothing."
+        "--dry-run",
+        "Check the namespace, the login, the signing key, and with a tiny artifact that the "
+        "registry takes attachments; push nothing.",
     ),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -355,7 +362,7 @@ def push(
     from builder.cli.session import build_session
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
-    from builder.publish.verdicts import require_signing
+    from builder.publish.verdicts import require_attachments, require_signing
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
@@ -365,6 +372,7 @@ def push(
         with workspace(session.settings.cache_dir) as work:
             require_signing(session.settings, work)
         repository.require_push()
+        require_attachments(repository)
         signed = bool(session.settings.cosign_key)
         if as_json:
             print_json({"repository": repository.name, "signed": signed})
@@ -417,13 +425,17 @@ class BillFormat(StrEnum):
 
     SPDX = "spdx"
     PROVENANCE = "provenance"
+    VEX = "vex"
 
 
 def sbom(
     recipe: options.RecipeName,
     platform: options.OnePlatformOption = None,
     form: BillFormat = option(
-        "--format", "SPDX 2.3, or SLSA v1 provenance as an in-toto statement.", BillFormat.SPDX
+        "--format",
+        "SPDX 2.3; or an in-toto statement: SLSA v1 provenance, or the known faults that the image "
+        "mends or has (OpenVEX).",
+        BillFormat.SPDX,
     ),
     published: str | None = reference_option(
         "--from",
@@ -438,11 +450,11 @@ def sbom(
     """
     from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.publish import attachments as documents_of
-    from builder.publish.attachments import attached, documents
+    from builder.publish.attachments import SPDX, VEX, attached, documents
     from builder.publish.tags import repository_of
+    from builder.publish.verdicts import SLSA
 
-    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
+    kind = {BillFormat.SPDX: SPDX, BillFormat.PROVENANCE: SLSA, BillFormat.VEX: VEX}[form]
     if published is not None:
         repository = repository_of(catalog_at(), recipe, log)
         files = attached(repository, published, kind, platform)
@@ -451,4 +463,7 @@ def sbom(
     session = build_session(platform=platform)
     image, record = verified(session, recipe)
     with workspace(session.settings.cache_dir) as work:
-        typer.echo(documents(image, record, work)[kind], nl=False)
+        found = documents(image, record, work)
+    if kind not in found:
+        raise UsageError(f"{recipe} names no thread of upstream: it has no OpenVEX document")
+    typer.echo(found[kind], nl=False)

@@ -108,10 +108,14 @@ class Settings(BaseSettings):
     hub_api: Annotated[str, StringConstraints(pattern=API)] = "https://hub.docker.com"
     """URL of Docker Hub's API."""
     cosign_key: str = ""
-    """Key that signs images: a file or a key URI of cosign; empty: images are not signed."""
+    """Signer of images: a key (a file or a key URI of cosign), or the identity of a workflow
+    (``IDENTITY;ISSUER``); empty: images are not signed."""
     trusted_keys: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Public keys whose signed verdicts and statements are trusted: files or key URIs of cosign,
-    separated by commas or spaces; the public key of ``cosign_key`` is always trusted."""
+    """Public keys (files or key URIs of cosign) and identities whose signed verdicts and statements
+    are trusted, separated by commas or spaces; ``cosign_key`` always is."""
+    sigstore: Path | None = None
+    """Directory with ``trusted_root.json`` and ``signing_config.json`` of a Sigstore of one's own;
+    None: the public one."""
 
     token_hosts: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=HOST)], ...],

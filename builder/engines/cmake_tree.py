@@ -32,6 +32,12 @@ SHARED = re.compile(r"(?i:\boption)\s*\(\s*(\w+_BUILD_SHARED_GGML\w*)")
 MODULES = re.compile(r"pkg_check_modules\s*\(\s*\w+\s+REQUIRED\s+([^)]*)\)")
 NEWEST_CUDA = re.compile(r"CUDA_COMPILER_VERSION\}?\s+VERSION_LESS\s+\"?([0-9.]+)")
 PORT_OF_IMAGE = 8080
+VERSION = re.compile(r"(?i:\bproject)\s*\([^)]*\bVERSION\s+([0-9]+(?:\.[0-9]+)+)")
+LLAMA_VERSION = re.compile(r"\bset\(LLAMA_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)\)")
+TESTS = re.compile(r"(?:ggml/)?tests/test-backend-ops\.cpp")
+SYNCED = "scripts/sync-ggml.last"
+"""The commit of ggml that whisper.cpp has."""
+GGML = "https://github.com/ggml-org/ggml"
 KINDS = ("CMakeLists.txt", "Makefile", "meson.build", "Cargo.toml", "go.mod", "pyproject.toml")
 """Files at the top that say how a tree is built."""
 
@@ -93,6 +99,15 @@ def switches(cmake: str) -> dict[str, str]:
     }
 
 
+def own_version(tree: ReadableTree) -> str:
+    """The version that the CMakeLists.txt at the top says: "1.8.5", "0.5.0-dev"; empty: none."""
+    text = COMMENT.sub("", tree.texts(["CMakeLists.txt"]).get("CMakeLists.txt", ""))
+    if len(parts := LLAMA_VERSION.findall(text)) == 3:
+        return ".".join(parts) + ("-dev" if "LLAMA_BUILD_IS_DEV" in text else "")
+    found = VERSION.search(text)
+    return found[1] if found else ""
+
+
 def read(tree: ReadableTree) -> CmakeServers | None:
     """The servers of a tree; None: it has no CMakeLists.txt at its top."""
     if "CMakeLists.txt" not in tree.paths:
@@ -147,12 +162,19 @@ def draft(tree: ReadableTree, cuda: DraftTable, base: str) -> Draft | None:
         Line("port", PORT_OF_IMAGE),
         Line("health", found.health),
     ]
+    ggml = [DraftTable("[ggml]", [Line("switch", own[0])])] if own else []
+    synced = tree.texts([SYNCED]).get(SYNCED, "").strip()
+    if re.fullmatch("[0-9a-f]{40}", synced) and not any(map(TESTS.fullmatch, tree.paths)):
+        tests = [Line("git", GGML), Line("commit", synced)]
+        ggml.append(
+            DraftTable("[ggml.tests]", tests, f"The tree has none; {SYNCED} names its ggml.")
+        )
     probe = [Line("run", [server, "--help"]), Line("contains", [found.port])]
     return Draft(
         base,
         {
             "cuda": [cuda],
-            "ggml": [DraftTable("[ggml]", [Line("switch", own[0])])] if own else [],
+            "ggml": ggml,
             "cmake": [DraftTable("[[cmake]]", call)],
             "image": [DraftTable("[image]", image)],
             "probe": [DraftTable("[[probe]]", probe)],

@@ -31,7 +31,7 @@ def runs_on(recipe: Recipe, capability: Capability, platform: Platform | None = 
     The image for ``platform`` counts; without one, or where the recipe has none for it, any does.
     """
     where = platform if platform in recipe.platform else None
-    return any(selection.runs(_code(name), capability) for name in codes_of(recipe, where))
+    return any(selection.runs(code_of(name), capability) for name in codes_of(recipe, where))
 
 
 def no_code(recipe: Recipe, *capabilities: Capability, platform: Platform | None = None) -> str:
@@ -42,7 +42,7 @@ def no_code(recipe: Recipe, *capabilities: Capability, platform: Platform | None
     return f"{what} for compute capability {known}, only {', '.join(codes_of(recipe, where))}"
 
 
-def _code(name: str) -> Code:
+def code_of(name: str) -> Code:
     """``sm_120a``, and for PTX ``compute_120``, as nvcc names code."""
     prefix, _, arch = name.partition("_")
     digits = arch.rstrip("af")

@@ -523,6 +523,9 @@ class LlamaCpp(Ggml):
         llama = recipe.llama
         if llama and llama.build_number is None and isinstance(recipe.source, GitSource):
             yield ("llama",), "build_number is required: the number of commits up to the pin"
+        if llama and isinstance(llama.ui, str) and llama.ui != PAGE_SOURCE:
+            message = f"cmake takes a page that was built in {PAGE_SOURCE}, and in no other place"
+            yield ("llama", "ui"), message
         if not any(SERVER in call.targets for call in recipe.cmake):
             message = f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it"
             yield ("family",), message

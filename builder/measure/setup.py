@@ -124,9 +124,9 @@ def install_newer(*packages: str) -> None:
 
 
 @contextmanager
-def downloaded(*packages: str) -> Iterator[list[Path]]:
-    """The files of packages of ``NEWER_SUITE``, within this context; raises ``WorldError``."""
-    sources = apt.deb822(apt.debian_sources(NEWER_SUITE))
+def downloaded(*packages: str, suite: str = NEWER_SUITE) -> Iterator[list[Path]]:
+    """The files of packages of a suite, within this context; raises ``WorldError``."""
+    sources = apt.deb822(apt.debian_sources(suite))
     if not sources:
         raise WorldError(
             "no apt source of this machine could be read",
@@ -149,10 +149,10 @@ def downloaded(*packages: str) -> Iterator[list[Path]]:
         options = [f"-oDir::{name}={folder / place}" for name, place in places.items()]
         options += ["-oDir::Etc::SourceParts=/dev/null", "-oAPT::Sandbox::User=root"]
         apt_get = ["apt-get", "-qq", *options]
-        log(f"downloading {' '.join(packages)} from {NEWER_SUITE}")
-        run([*apt_get, "update"], f"apt-get update of {NEWER_SUITE}")
+        log(f"downloading {' '.join(packages)} from {suite}")
+        run([*apt_get, "update"], f"apt-get update of {suite}")
         fetch = ["sh", "-c", f'cd {folder / "debs"} && exec "$@"', "fetch", *apt_get, "download"]
-        run([*fetch, *packages], f"downloading packages from {NEWER_SUITE}")
+        run([*fetch, *packages], f"downloading packages from {suite}")
         yield sorted((folder / "debs").glob("*.deb"))
 
 

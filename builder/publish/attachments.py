@@ -1,4 +1,5 @@
-"""The attachments of an image in a registry: bills of materials, provenance, recipe, and PTX."""
+"""The attachments of an image in a registry: bills of materials, provenance, known faults, recipe,
+and PTX."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,19 @@ from builder.publish.sbom import (
     image_purl,
     installed,
 )
+from builder.publish.signing import statement_in
 from builder.publish.tags import no_image
-from builder.publish.verdicts import AttachedFile, Attachment, files_of, referrers
+from builder.publish.verdicts import (
+    SLSA,
+    UNSIGNED,
+    AttachedFile,
+    Attachment,
+    Trust,
+    files_of,
+    kind_of,
+    referrers,
+    statement_of,
+)
 
 # A bill of materials as SPDX 2.3 JSON (https://spdx.github.io/spdx-spec/v2.3/).
 #
@@ -192,8 +205,6 @@ def _comment(properties: Mapping[str, str]) -> str:
 # https://slsa.dev/spec/v1.0/provenance; https://github.com/in-toto/attestation, spec/v1:
 # statement.md, resource_descriptor.md, digest_set.md, field_types.md.
 
-STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:builder:recipe:v1"
 """``builder build RECIPE``.
 
@@ -216,32 +227,25 @@ def builder_uri(environment: Mapping[str, str]) -> str:
 
 
 def provenance_json(bill: Bill, plan: Plan, record: Record, builder: str = LOCAL) -> str:
-    """The statement on an image, unsigned; ``builder`` is the URI of the builder."""
+    """The statement on an image; ``builder`` is the URI of the builder."""
     platforms = {"build": plan.platforms.build, "target": plan.platforms.target}
-    statement = {
-        "_type": STATEMENT,
-        "subject": [
-            {"name": bill.repository, "digest": {"sha256": bill.digest.removeprefix("sha256:")}}
-        ],
-        "predicateType": PREDICATE,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": BUILD_TYPE,
-                "externalParameters": {"recipe": bill.recipe, "version": bill.version},
-                "internalParameters": {
-                    "key": plan.key,
-                    "contract": record.contract,
-                    "platforms": platforms,
-                },
-                "resolvedDependencies": list(_dependencies(bill)),
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {"recipe": bill.recipe, "version": bill.version},
+            "internalParameters": {
+                "key": plan.key,
+                "contract": record.contract,
+                "platforms": platforms,
             },
-            "runDetails": {
-                "builder": {"id": builder, "version": {"builder": __version__}},
-                "metadata": _times(plan.name, record),
-            },
+            "resolvedDependencies": list(_dependencies(bill)),
+        },
+        "runDetails": {
+            "builder": {"id": builder, "version": {"builder": __version__}},
+            "metadata": _times(plan.name, record),
         },
     }
-    return json.dumps(statement, indent=2) + "\n"
+    return statement_of(bill.repository, bill.digest, SLSA, predicate)
 
 
 def _times(name: str, record: Record) -> dict[str, str]:
@@ -297,37 +301,96 @@ def _change(change: SourceChange) -> dict[str, Any]:
     }
 
 
-# Bills of materials and SLSA provenance of an image.
+# Known faults of upstream that an image mends or has, as OpenVEX
+# (https://github.com/openvex/spec, OPENVEX-SPEC.md, v0.2.0).  Threads are their names: few have a
+# CVE.
+
+VEX = "https://openvex.dev/ns/v0.2.0"
+THREAD = re.compile(r"(?<![\w./-])([\w.-]+/[\w.-]+)#([0-9]+)\b")
+
+
+def vex_json(bill: Bill, plan: Plan) -> str:
+    """The statement with an OpenVEX document; empty where the recipe names no thread.
+
+    A patch mends the threads in its reason, and the one where upstream discusses it; an exception
+    of the checks means that the image has the fault.
+    """
+    mended = [(f"{each.upstream} {each.why}", each) for each in bill.changes if each.applied]
+    found = [
+        *(
+            _fault(bill, text, "fixed", {"status_notes": each.description()})
+            for text, each in mended
+        ),
+        *(
+            _fault(bill, each.why, "affected", {"action_statement": each.why})
+            for each in plan.recipe.accept
+        ),
+    ]
+    statements = list(
+        {each["vulnerability"]["name"]: each for one in found for each in one}.values()
+    )
+    if not statements:
+        return ""
+    identity = hashlib.sha256(repr((bill.digest, statements)).encode()).hexdigest()
+    document = {
+        "@context": VEX,
+        "@id": f"urn:uuid:{uuid5(NAMESPACE_URL, f'vex:{identity}')}",
+        "author": bill.repository,
+        "timestamp": f"{bill.created:%Y-%m-%dT%H:%M:%SZ}",
+        "version": 1,
+        "statements": statements,
+    }
+    return statement_of(bill.repository, bill.digest, VEX, document)
+
+
+def _fault(bill: Bill, text: str, status: str, more: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    product = {
+        "@id": image_purl(bill.repository, bill.digest),
+        **({"subcomponents": [{"@id": bill.engine.purl}]} if bill.engine.purl else {}),
+    }
+    for repository, number in dict.fromkeys(THREAD.findall(text)):
+        page = f"https://github.com/{repository}/issues/{number}"
+        yield {
+            "vulnerability": {"@id": page, "name": f"{repository}#{number}"},
+            "products": [product],
+            "status": status,
+            **more,
+        }
+
+
+# The documents of an image: its bill of materials, its provenance, its known faults.
 #
 # The bills are SPDX, the format of BuildKit's own SBOM attestations
 # (https://docs.docker.com/build/metadata/attestations/sbom/) and the only format that ``docker
 # buildx imagetools inspect`` shows (docker/buildx, util/imagetools/loader.go).
 
 SPDX = "application/spdx+json"
-PROVENANCE = "application/vnd.in-toto+json"
 
 
 def documents_of(
     plan: Plan, record: Record, packages: Dpkg | None, builder: str = LOCAL
 ) -> dict[str, str]:
-    """The bill of materials of a verified image and its provenance: JSON texts by media type.
+    """The bill of materials of a verified image, its provenance, and its known faults if there are
+    any: JSON texts by media type, statements by the type of their predicate.
 
     ``packages`` is the image's dpkg database (None where it has none), ``builder`` the URI of the
     builder.  The same recipe and image always give the same texts, which contain nothing of the
     build machine.
     """
     made = bill_of(plan, record, packages)
-    return {SPDX: to_json(made), PROVENANCE: provenance_json(made, plan, record, builder)}
+    slsa, vex = provenance_json(made, plan, record, builder), vex_json(made, plan)
+    return {SPDX: to_json(made), SLSA: slsa, **({VEX: vex} if vex else {})}
 
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 RECIPE_FILE = re.compile(rf"(?:{NAME}/)*{NAME}\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
-NAMES = {SPDX: "bom.spdx.json", PROVENANCE: "slsa.json"}
+STATEMENTS = {SLSA: "slsa", VEX: "vex"}
+"""The names of the files of statements, without suffixes."""
 
 
 def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
-    """The bill of materials and the provenance of an image of the engine, by media type.
+    """The documents of an image of the engine, as ``documents_of`` has them.
 
     ``work`` is an empty directory.  Raises ``UntriedError`` where the engine does not give a file
     of the image.
@@ -343,19 +406,26 @@ def missing_attachments(
     attached: Collection[str],
     state: Path,
     work: Path,
+    trust: Trust = UNSIGNED,
 ) -> list[Attachment]:
-    """The attachments that a verified image lacks; ``attached`` are the types that it has.
+    """The attachments that a verified image lacks; ``attached`` are the kinds that it has.
 
     They describe the files of the image: if the engine does not have it, it is pulled first.
     ``recipe`` has the texts of the recipe's files by their paths, ``state`` the PTX of images.
     """
     missing = []
-    if not {*NAMES, RECIPE} <= {*attached}:
+    if RECIPE not in attached:
         texts = tuple(AttachedFile(name, RECIPE, text.encode()) for name, text in recipe.items())
-        files: dict[str, tuple[AttachedFile, ...]] = {RECIPE: texts}
+        missing.append(Attachment(RECIPE, texts))
+    if not {SPDX, SLSA} <= {*attached}:
         for kind, text in _documents_of(plan, record, work).items():
-            files[kind] = (AttachedFile(NAMES[kind], kind, text.encode()),)
-        missing += [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
+            if kind in attached:
+                continue
+            if kind in STATEMENTS:
+                missing.append(trust.statement(text, kind, STATEMENTS[kind]))
+            else:
+                file = AttachedFile("bom.spdx.json", kind, text.encode())
+                missing.append(Attachment(kind, (file,)))
     ptx_file = ccache.path_of(state, plan.name, plan.key)
     if ccache.KIND not in attached and ptx_file.exists():
         file = AttachedFile(ccache.NAME, ccache.KIND, ptx_file.read_bytes())
@@ -422,9 +492,12 @@ def attached(
                 f"name one of them: --platform {next(iter(listed))}",
             )
         digest = listed[name]
-    found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]
+    found = [each for each in referrers(repository, digest) if kind_of(each) == kind]
     artifact = repository.manifest(found[-1]["digest"]) if found else None
-    files = files_of(repository, artifact) if artifact else []
+    files = [
+        replace(each, content=statement_in(each.content).encode() or each.content)
+        for each in (files_of(repository, artifact) if artifact else [])
+    ]
     if not files:
         raise RegistryError(
             f"{repository.name}:{reference} has no attachment of the type {kind}",

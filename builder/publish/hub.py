@@ -33,6 +33,7 @@ from builder.image.code_paths import text_of
 from builder.plan.explain import explained
 from builder.plan.inputs import where
 from builder.publish.transport import TAG, Login, Token, login_for
+from builder.publish.verdicts import PublicSigner
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from simulator.selection import Capability
@@ -301,9 +302,13 @@ def code(text: str) -> Markdown:
 
 def console(commands: Sequence[str]) -> Markdown:
     """Shell commands as a fenced block of code (CommonMark 0.31, section 4.5)."""
-    text = "\n".join(f"$ {plain(command)}" for command in commands)
+    return fenced("\n".join(f"$ {plain(command)}" for command in commands), "console")
+
+
+def fenced(text: str, language: str = "") -> Markdown:
+    """A text as a fenced block of code."""
     fence = _ticks(text, 3)
-    return Markdown(f"{fence}console\n{text}\n{fence}")
+    return Markdown(f"{fence}{language}\n{text}\n{fence}")
 
 
 def _ticks(text: str, least: int) -> str:
@@ -401,11 +406,12 @@ def describe_repository(
     name: str,
     there: Collection[str] | None = None,
     state: Path | None = None,
+    signers: Sequence[PublicSigner] = (),
 ) -> Description:
     """The page of the images that recipes call ``repository``, and people ``name``.
 
     Only versions that have one of the tags ``there`` are listed; None: all.  ``state`` is the
-    directory of the records, which have the figures of images.  Raises
+    directory of the records, which have the figures of images.  ``signers`` sign them.  Raises
     ``RecipeError`` where one of the recipes is wrong, ``RegistryError`` where none is left.
     """
     versions = _versions(catalog, repository, there, state)
@@ -427,6 +433,7 @@ def describe_repository(
         versions=versions,
         checks=_items(versions, "checks"),
         licenses=_licenses(catalog, versions),
+        signers=[(each, each.commands(f"{name}:{newest.tags[0]}")) for each in signers],
         notes=_items(versions, "notes"),
     )
     return Description(
@@ -448,7 +455,7 @@ def _template() -> Template:
         finalize=escaped,
         autoescape=False,  # noqa: S701  (it is for HTML; ``finalize`` escapes for Markdown)
     )
-    environment.filters |= {"code": code, "console": console, "link": Markdown}
+    environment.filters |= {"code": code, "console": console, "fenced": fenced, "link": Markdown}
     environment.globals["CUT"] = CUT
     return environment.get_template("hub_page.md.j2")
 

@@ -6,6 +6,9 @@ The registry is the state: any machine that has the recipes and a login sees the
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -49,6 +52,8 @@ class NightlyRun(BaseModel):
     """The tag, the branch or the image that the channel follows."""
     commit: str = ""
     """Its commit (40 hex digits), or the image's digest."""
+    day: str = ""
+    """The day (YYYY-MM-DD) of that commit or image; empty: not known."""
     digest: str = ""
     """The digest that the channel pointed to afterwards, where that is known."""
     reason: str = ""
@@ -123,9 +128,31 @@ def write(repository: Repository, run: NightlyRun) -> None:
     except RegistryError:
         known = []
     run = run.model_copy(update={"reason": _without_paths(run.reason)})
-    content = _FILE.dump_json([run, *known][:MOST], indent=1)
+    _store(repository, run.channel, [run, *known])
+
+
+def require_writable(repository: Repository, channel: str) -> None:
+    """Raise ``RegistryError`` where the registry does not let the tag of the runs move.
+
+    The runs are put again with another annotation; new ones twice.  Raises ``FetchError``.
+    """
+    there = repository.manifest(tag_of(channel))
+    known: list[NightlyRun] = []
+    with suppress(RegistryError):
+        known = nightly_runs(repository, channel)
+    for number in range(1 if there else 2):
+        _store(repository, channel, known, {"builder.tried": f"{datetime.now(UTC)} {number}"})
+
+
+def _store(
+    repository: Repository,
+    channel: str,
+    runs: Sequence[NightlyRun],
+    annotations: Mapping[str, str] = {},
+) -> None:
+    content = _FILE.dump_json([*runs][:MOST], indent=1)
     file = verdicts.AttachedFile("nights.json", NIGHTLY_RUNS, content)
-    verdicts.store(repository, tag_of(run.channel), NIGHTLY_RUNS, [file])
+    verdicts.store(repository, tag_of(channel), NIGHTLY_RUNS, [file], annotations)
 
 
 def _without_paths(text: str) -> str:

@@ -177,12 +177,14 @@ class _AttachmentReader:
         entries = list(self._listed(subject) or ())
         found: dict[str, Manifest | None] = {}
         for tag in self.by_subject.get(subject, ()):
-            # A registry with the referrers API ignores the list that a tag keeps.
-            if self.lists or "." in tag:
+            if "." in tag:
                 found[self.repository.head_digest(tag)] = None
-            elif there := self.repository.manifest(tag):
+                continue
+            there = self.repository.manifest(tag)
+            if there and there.digest != subject:  # GitLab answers with the image itself
                 found[there.digest] = there
-                entries += entries_of(there)
+                listed = {each["digest"] for each in entries}
+                entries += [each for each in entries_of(there) if each["digest"] not in listed]
         for entry in entries:
             kind = str(entry.get("artifactType") or "")
             if kind and not kind.startswith(NO_KIND):

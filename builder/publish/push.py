@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from builder import __version__
 from builder.build import record as records
 from builder.build.build import BuildSession
 from builder.build.lookup import Images, contract_of
@@ -40,6 +41,7 @@ from builder.publish.registry import (
     require_within,
     updates_of,
 )
+from builder.publish.signing import IN_TOTO, sign_image
 from builder.publish.tags import (
     By,
     Move,
@@ -54,13 +56,15 @@ from builder.publish.verdicts import (
     Attachment,
     Trust,
     attach_all,
+    kind_of,
     referrers,
+    require_attachments,
     require_signing,
-    sign_image,
     trust_of,
     verdict_on,
     verdict_signers,
 )
+from builder.sources.git import head_of
 
 # Which image of a registry counts: the one rule for tags, attachments and signatures.
 #
@@ -99,7 +103,8 @@ def find_published(
     trust = trust_of(session.settings, work)
     if trust.signing or trust.trusted:
         entries = referrers(repository, digest)
-        if any(verdict_signers(entries, digest, plan.key, contract_of(plan), trust)):
+        wanted = digest, plan.key, contract_of(plan)
+        if any(verdict_signers(repository, entries, wanted, trust)):
             return Verified(digest, None)
     _require_image_of_key(repository, plan, digest)
     raise _refused(plan, repository, digest, own)
@@ -473,14 +478,16 @@ def local_image(record: Record, work: Path) -> LocalImage:
 
 def upload(repository: Repository, image: LocalImage) -> int:
     """Upload an image under its digest: the blobs that the registry lacks, whose number is
-    returned, then the manifest.
+    returned, then the manifest.  A layer of another repository is mounted from there.
 
     Raises ``RegistryError``, also where the registry takes no
     layers of this compression, ``FetchError``.
     """
     count = 0
+    config = image.manifest.body.config
     for blob in blobs_of(image.manifest):
-        count += repository.put_blob(blob, image.blobs.file(blob))
+        layer = config is None or blob != config.digest
+        count += repository.put_blob(blob, image.blobs.file(blob), mount=layer)
     try:
         repository.put_manifest(image.manifest.digest, image.manifest)
     except RegistryError as error:
@@ -509,6 +516,18 @@ class _Source:
     local: LocalImage | None = None
 
 
+def _with_same_base(
+    session: BuildSession, plan: Plan, repository: Repository
+) -> Iterator[Repository]:
+    """The other repositories of the namespace whose images share a base with an image."""
+    below = {*session.catalog.chain(plan.recipe.base)}
+    recipes = [each.recipe for each in session.catalog.engines.values() if each.recipe]
+    names = {session.settings.repository(each.image.repository): each.base for each in recipes}
+    for name, base in sorted(names.items()):
+        if name != repository.name and below.intersection(session.catalog.chain(base)):
+            yield Repository(name, session.log, session.settings.token_hosts)
+
+
 def _folder(work: Path, plan: Plan) -> Path:
     folder = work / plan.platforms.target
     folder.mkdir(exist_ok=True)
@@ -530,7 +549,9 @@ class _Run:
         self.session, self.recipe, self.work, self.allowed = session, recipe, work, allowed
         self.repository = open_repository(plan.repository, session.log)
         self.known = frozenset(self.repository.tags())
+        self.repository.others = list(_with_same_base(session, plan, self.repository))
         self.trust = trust_of(session.settings, work)
+        self.tried = False  # the registry takes attachments
 
     def published(self, plan: Plan) -> Verified | None:
         """The registry's verified image of a key, unless it is to be replaced."""
@@ -589,6 +610,9 @@ class _Run:
             config = new.config() if new else configuration(repository, manifest())
             image = PlatformImage(config.platform, manifest(), config)
             updates = order.updates([image], self.budget(plan), self.allowed.dropped)
+        if new and not self.tried:
+            require_attachments(repository)
+            self.tried = True
         uploaded = upload(repository, new) if new else 0
 
         # Earlier attachments stay: they describe the same image, also where the recipe's words
@@ -598,16 +622,20 @@ class _Run:
         own = found.record if found else record  # None: a trusted verdict is attached
         missing = []
         if own is not None or digest == record.digest:
-            kinds = {str(each.get("artifactType")) for each in entries}
-            state = self.session.settings.state_dir
-            missing += missing_attachments(plan, own or record, self.recipe, kinds, state, work)
+            # A statement without a signature does not count where there is a key.
+            unsigned = IN_TOTO if self.trust.signing else ""
+            kinds = {kind_of(each) for each in entries if each.get("artifactType") != unsigned}
+            state, made = self.session.settings.state_dir, own or record
+            missing += missing_attachments(plan, made, self.recipe, kinds, state, work, self.trust)
         if own is None:
             self.sign(digest)
         else:
-            ours = verdict_signers(entries, digest, own.key, own.contract, self.trust)
+            wanted = digest, own.key, own.contract
+            ours = verdict_signers(repository, entries, wanted, self.trust)
             if not any(key == self.trust.signing or not self.trust.signing for key in ours):
                 self.sign(digest)
-                missing.append(verdict_on(own, self.trust))
+                by = {"version": __version__, "commit": head_of(self.session.catalog.root)}
+                missing.append(verdict_on(own, self.trust, by))
         if missing or notes:
             attach_all(repository, manifest(), missing + notes)
         given = order.give(manifest)

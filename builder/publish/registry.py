@@ -84,6 +84,10 @@ class Repository(Transport):
         super().__init__(name, log, token_hosts)
         self._seen: set[str] = set()
         """Digests of blobs that the registry is known to have."""
+        self._lists = False  # its referrers API has listed an artifact
+        self.others: list[Repository] = []
+        """Repositories of this registry that may have the same layers: the first one is asked for
+        each layer, and left out once it lacks one, for images share their lowest layers."""
 
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest of a tag or a digest, or None."""
@@ -137,6 +141,17 @@ class Repository(Transport):
         if not pages or any(transport.media_type(page.headers) != INDEX for page in pages):
             return None
         return [entry for page in pages for entry in transport.referrers(page, self.name)]
+
+    def lists(self, subject: str, artifact: str) -> bool:
+        """Whether the registry's API lists an artifact that was attached just now.
+
+        Docker Hub has answered an upload with ``OCI-Subject`` and listed nothing
+        (docker/hub-feedback#2372).  A registry that listed one artifact is not asked again.
+        """
+        if not self._lists:
+            listed = self.referrers(subject) or ()
+            self._lists = any(each["digest"] == artifact for each in listed)
+        return self._lists
 
     def _pages(self, path: str) -> Iterator[Response]:
         """The pages of a list, in order; none where it does not exist."""
@@ -197,8 +212,12 @@ class Repository(Transport):
             url = transport.upload_address(begun, self.name)
             self.send("DELETE", url, push=True)
 
-    def put_blob(self, digest: str, file: Path) -> bool:
-        """Upload a file unless the registry has it; whether it was uploaded."""
+    def put_blob(self, digest: str, file: Path, *, mount: bool = False) -> bool:
+        """Upload a file unless the registry has it; whether it was uploaded.
+
+        ``mount``: a blob that one of the ``others`` has is mounted ("Mounting a blob from another
+        repository"), which moves no bytes.
+        """
         size = file.stat().st_size
         name = f"{digest[:19]} ({sizes.shown(size)})"
         with file.open("rb") as stream:
@@ -209,29 +228,34 @@ class Repository(Transport):
                 # An empty stream would be sent in chunks, which registries refuse.
                 return UploadStream(stream, size, self, name) if size else b""
 
-            uploaded = self._upload(digest, content)
-        if not uploaded:
-            self.log(f"{name}: exists")
-        return uploaded
+            outcome = self._upload(digest, content, mount=mount)
+        if outcome:
+            self.log(f"{name}: {outcome}")
+        return not outcome
 
-    def put_bytes(self, content: bytes) -> bool:
+    def put_bytes(self, content: bytes) -> None:
         """Upload bytes, like ``put_blob``."""
         digest = "sha256:" + hashlib.sha256(content).hexdigest()
-        return self._upload(digest, lambda: content)
+        self._upload(digest, lambda: content)
 
-    def _upload(self, digest: str, content: Callable[[], Any]) -> bool:
-        """Upload a blob ("POST then PUT") unless it is there; whether it was sent."""
-        sent = False
+    def _upload(self, digest: str, content: Callable[[], Any], *, mount: bool = False) -> str:
+        """Upload a blob ("POST then PUT") unless it is there; why it was not sent, or nothing."""
+        outcome = "exists"
 
         def upload() -> Response:
-            nonlocal sent
+            nonlocal outcome
             # It may also be there because only the response to an earlier attempt was lost.
             there = self.send("HEAD", f"blobs/{digest}", push=True)
             if required(there, 200, 404).status == 200:
                 return there
-            begun = required(self.send("POST", UPLOADS, push=True), 202)
+            source = self._holder(digest) if mount else ""
+            begun = self._mounted(digest, source) if source else None
+            if begun and begun.status == 201:
+                outcome = f"mounted from {source}"
+                return begun
+            begun = begun or required(self.send("POST", UPLOADS, push=True), 202)
             url = transport.upload_address(begun, self.name)
-            sent = True
+            outcome = ""
             put = self.send(
                 "PUT",
                 f"{url}{'&' if '?' in url else '?'}digest={digest}",
@@ -246,10 +270,29 @@ class Repository(Transport):
         if digest not in self._seen:
             self.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
             self._seen.add(digest)
-        return sent
+        return outcome
+
+    def _holder(self, digest: str) -> str:
+        """The path of another repository that has a blob; empty: none is known."""
+        while self.others:
+            with suppress(WebError, RegistryError):
+                if self.others[0].send("HEAD", f"blobs/{digest}").status == 200:
+                    return self.others[0].path
+            self.others.pop(0)
+        return ""
+
+    def _mounted(self, digest: str, source: str) -> Response | None:
+        """The response to a mount: 201, or 202 for an upload that was begun in its place; None
+        where the registry does neither."""
+        with suppress(WebError, RegistryError):
+            path = f"{UPLOADS}?mount={digest}&from={source}"
+            begun = self.send("POST", path, push=True, source=source)
+            return begun if begun.status in {201, 202} else None
+        return None
 
     def put_manifest(self, reference: str, manifest: Manifest) -> bool:
-        """Put a manifest under a tag or its digest; whether the registry lists it as a referrer."""
+        """Put a manifest under a tag or its digest; whether the registry says that it is a
+        referrer of its subject."""
         put = self._put_known(lambda: required(self._put(reference, manifest), 201), reference)
         return "OCI-Subject" in put.headers
 

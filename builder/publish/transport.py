@@ -401,6 +401,10 @@ TOKEN_HOSTS = {HUB: "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
 """Registries whose tokens another host issues: docs.docker.com/reference/api/registry/auth/, and
 docs.gitlab.com/administration/packages/container_registry/."""
 HUB_HOST = "registry-1.docker.io"
+MUTABLE = (
+    "a rule of the registry makes tags immutable. These must stay mutable: latest and all moving "
+    "tags, each CHANNEL and CHANNEL.nights, and sha256-*, which list attachments"
+)
 CERTIFICATES = Path("/etc/docker/certs.d")
 
 
@@ -494,13 +498,18 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         *,
         push: bool = False,
+        source: str = "",
         content: Callable[[], Any] = lambda: None,
         **bounds: Any,
     ) -> Response:
-        """One request, and one more where the registry wants a login or a token."""
+        """One request, and one more where the registry wants a login or a token.
+
+        ``source`` is the path of another repository that is read.
+        """
         url = path if path.startswith(("http://", "https://")) else self._base + path
         actions = f"pull{',push' if push else ''}{',delete' if method == 'DELETE' else ''}"
         scope = f"repository:{self.path}:{actions}"
+        scope += f" repository:{source}:pull" if source else ""
         for again in (False, True):
             sent = dict(headers or {})
             if scope in self._authorized and self._covers(url):
@@ -541,7 +550,7 @@ class Transport:
 
     def _token(self, realm: str, service: str, scope: str) -> str:
         outward = not self._require_safe(realm)
-        query = urlencode({"service": service, "scope": scope})
+        query = urlencode({"service": service, "scope": scope.split()}, doseq=True)
         headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
         # A redirect would name a host that the registry did not name.
@@ -589,6 +598,8 @@ class Transport:
                 "for a certificate authority of your own, put its certificate at "
                 f"{CERTIFICATES / self.registry / 'ca.crt'}",
             )
+        if "immutable" in error.why.lower():
+            return RegistryError(f"{self.registry}: a tag may not move: {what}", error.why, MUTABLE)
         if error.status == 401:
             who = f"as {user}" if user else "without a login"
             hint = f"docker login{'' if self.registry == HUB else ' ' + self.registry}"
@@ -603,7 +614,7 @@ class Transport:
                 error.why,
                 "check the namespace (BUILDER_NAMESPACE) and the permissions of the token",
             )
-        hint = "check the name of the repository and the tag" if error.status in {400, 404} else ""
+        hint = "check the name of the repository and the tag" if error.status == 404 else ""
         return RegistryError(f"{self.registry} refuses: {what}", error.why, hint)
 
 

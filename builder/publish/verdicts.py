@@ -2,33 +2,45 @@
 
 Artifacts are listed as the image's referrers (OCI image specification 1.1, "Guidelines for Artifact
 Usage").  For a registry without the referrers API a tag keeps the list (distribution specification
-1.1, "Referrers Tag Schema").
+1.1, "Referrers Tag Schema").  A registry may get the API later, and some have it in part: both
+lists are read, and the tag is written unless the API listed an artifact of ours.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
-import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_jsonable_python
 
 from builder.build.record import Record
-from builder.core.errors import RegistryError, SmokeError, WorldError
+from builder.core.errors import FetchError, RegistryError, SmokeError, WorldError
 from builder.core.files import workspace
 from builder.core.settings import Settings
-from builder.docker.engine import HUB, split
+from builder.docker.engine import HUB
 from builder.publish.registry import MANIFESTS, Manifest, Repository
-from builder.publish.transport import HUB_KEY, certificate_of, login_for
+from builder.publish.signing import (
+    BUNDLE,
+    IN_TOTO,
+    identity_of,
+    key_text,
+    require_cosign,
+    require_key,
+    sign_statement,
+    sign_text,
+    signed_by,
+    statement_in,
+    statement_signed_by,
+    verifier_of,
+    verifying,
+)
 
 TITLE = "org.opencontainers.image.title"
 EMPTY = b"{}"
@@ -61,20 +73,69 @@ def attach_all(
     Where a tag keeps the list of referrers, it is read and written once.
     """
     made = [_put_parts(repository, each, subject) for each in attachments]
-    left = [each for each in made if not repository.put_manifest(each.digest, each)]
-    tag = referrers_tag(subject.digest)
-    known = _listed(repository, tag) if left else []
-    there = {entry["digest"] for entry in known}
-    more = [_entry(each) for each in left if each.digest not in there]
-    if more:  # an entry that another machine adds right now is lost: there is no remedy
-        index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": [*known, *more]}
-        repository.put_manifest(tag, Manifest(json.dumps(index).encode(), MANIFESTS[1]))
+    listing = [repository.put_manifest(each.digest, each) for each in made]
+    if not (all(listing) and (not made or repository.lists(subject.digest, made[-1].digest))):
+        known = _listed(repository, subject.digest)
+        there = {entry["digest"] for entry in known}
+        more = [_entry(each) for each in made if each.digest not in there]
+        if more:  # an entry that another machine adds right now is lost: there is no remedy
+            repository.put_manifest(referrers_tag(subject.digest), _list([*known, *more]))
     return [each.digest for each in made]
 
 
-def store(repository: Repository, tag: str, kind: str, files: Sequence[AttachedFile]) -> None:
+def _list(entries: Sequence[Mapping[str, Any]]) -> Manifest:
+    """The list of referrers that a tag keeps."""
+    index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": entries}
+    return Manifest(json.dumps(index).encode(), MANIFESTS[1])
+
+
+def require_attachments(repository: Repository) -> None:
+    """Raise ``RegistryError`` where a registry refuses what is attached to images.
+
+    A tiny artifact is put, attached to another one and, where that needs a tag, listed there twice:
+    a registry may refuse a type, a subject, or a tag that moves.  Everything is deleted afterwards,
+    if the registry allows that; Docker Hub does not.  Raises ``FetchError``.
+    """
+    image = _put_parts(repository, Attachment(VERDICT), None)
+    artifact = _put_parts(repository, Attachment(VERDICT), image)
+    tag = referrers_tag(image.digest)
+    lists = [_list([]), _list([_entry(artifact)])]
+    step = f"an artifact of the type {VERDICT} with a configuration of the type {EMPTY_TYPE}"
+    try:
+        repository.put_manifest(image.digest, image)
+        step = "a manifest with a subject, as all attachments have"
+        listing = repository.put_manifest(artifact.digest, artifact)
+        step = f"a tag that moves: {tag[:19]}..., which lists attachments"
+        if not (listing and repository.lists(image.digest, artifact.digest)):
+            for each in lists:
+                repository.put_manifest(tag, each)
+            if not _listed(repository, image.digest):
+                repository.log(
+                    f"{repository.registry} lists no attachments, neither by the referrers API nor "
+                    "under a tag: it will show no verdicts and no histories of tags"
+                )
+    except RegistryError as error:
+        error.why = f"{error.what}\n{error.why}"
+        error.what = f"{repository.registry} does not take {step}: nothing else was uploaded"
+        error.hint = error.hint or "docs/publishing.md, Registries, says what must be set"
+        raise
+    finally:
+        if repository.registry != HUB:
+            with suppress(RegistryError, FetchError):
+                for each in (*reversed(lists), artifact, image):
+                    repository.delete(each.digest)
+
+
+def store(
+    repository: Repository,
+    tag: str,
+    kind: str,
+    files: Sequence[AttachedFile],
+    annotations: Mapping[str, str] = {},
+) -> None:
     """Put an artifact without an image under a tag."""
-    repository.put_manifest(tag, _put_parts(repository, Attachment(kind, tuple(files)), None))
+    wanted = Attachment(kind, tuple(files), annotations)
+    repository.put_manifest(tag, _put_parts(repository, wanted, None))
 
 
 def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
@@ -139,191 +200,81 @@ def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
     return list(manifest.parsed().get("manifests") or [])
 
 
-def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
-    there = repository.manifest(tag)
-    return entries_of(there) if there else []
+def _listed(repository: Repository, digest: str) -> list[dict[str, Any]]:
+    """The referrers that an image's tag lists.
+
+    GitLab answers for that tag with the image itself, whose entries are images of platforms.
+    """
+    there = repository.manifest(referrers_tag(digest))
+    return entries_of(there) if there and there.digest != digest else []
 
 
 def referrers(
-    repository: Repository, digest: str, tags: Collection[str] = ()
+    repository: Repository, digest: str, tags: Collection[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The descriptors of an image's referrers, from the API or from the tag that keeps them.
+    """The descriptors of an image's referrers: the API's, and others that the image's tag lists.
 
-    Where that tag is among ``tags``, the registry has no such API, and is not asked.
+    ``tags`` are all tags of the repository, where they are known: the tag is read only if it is
+    there.
     """
-    tag = referrers_tag(digest)
-    listed = None if tag in tags else repository.referrers(digest)
-    return _listed(repository, tag) if listed is None else listed
+    listed = repository.referrers(digest) or []
+    if tags is None or referrers_tag(digest) in tags:
+        there = {each["digest"] for each in listed}
+        listed += [each for each in _listed(repository, digest) if each["digest"] not in there]
+    return listed
 
 
 def annotations_of(entries: Iterable[Mapping[str, Any]], kind: str) -> Iterator[Mapping[str, str]]:
     """The annotations of artifacts of the type ``kind`` among the descriptors of referrers."""
     for entry in entries:
         found = entry.get("annotations") or {}
-        if entry.get("artifactType") == kind and isinstance(found, dict):
+        if kind_of(entry) == kind and isinstance(found, dict):
             yield found
 
 
-# cosign: signatures of images and texts, with self-managed keys.
-#
-# https://docs.sigstore.dev/cosign/key_management/signing_with_self-managed_keys/.  Nothing goes to
-# a transparency log: a verifier needs the public key and no other server.  cosign takes the key's
-# password from COSIGN_PASSWORD.  A ``key`` is a file or one of cosign's key URIs, ``work`` a
-# directory for cosign's input.
-
-TIMEOUT = 300.0  # seconds
-NO_SIGNATURE = re.compile(
-    r"no (?:matching )?signatures|invalid signature when validating", re.IGNORECASE
-)
-"""cosign's messages (2.5) for an image without a signature, or without one by that key."""
-UNREADABLE_KEY = re.compile(r"loading public key")
-"""cosign's message (2.5) for a key that it cannot use."""
-SAMPLE = "builder tries its signing key"
+def kind_of(entry: Mapping[str, Any]) -> str:
+    """What an artifact is, by its descriptor: of a statement the predicate's type, else its own."""
+    kind, found = str(entry.get("artifactType")), entry.get("annotations")
+    if kind not in {BUNDLE, IN_TOTO}:
+        return VERDICT if kind == OLD_VERDICT else kind
+    named = found.get(PREDICATE) if isinstance(found, dict) else None
+    return str(named) if named else SLSA if kind == IN_TOTO else kind
 
 
-def require_cosign() -> None:
-    """Raise ``WorldError`` where there is no cosign."""
-    if shutil.which("cosign") is None:
-        raise WorldError(
-            "there is no cosign on this machine",
-            "a signing key is set (BUILDER_COSIGN_KEY)",
-            "install cosign (in Debian since trixie), or unset the key",
-        )
+# in-toto statements about images: signed in a bundle of Sigstore, as cosign 3 attaches it, else
+# plain (https://github.com/in-toto/attestation, spec/v1;
+# https://github.com/sigstore/cosign/blob/main/specs/BUNDLE_SPEC.md).
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+SLSA = "https://slsa.dev/provenance/v1"
+PREDICATE = "dev.sigstore.bundle.predicateType"
+"""The annotation that names the predicate's type."""
 
 
-def require_key(key: str, work: Path) -> None:
-    """Raise ``WorldError`` where there is no cosign, or it cannot sign with a key."""
-    require_cosign()
-    public = public_key(key, work)
-    if not signed_by(SAMPLE, sign_text(SAMPLE, key, work), str(public), work):
-        raise WorldError(
-            "cosign cannot verify its own signature by the signing key",
-            hint="check BUILDER_COSIGN_KEY",
-        )
+def statement_of(repository: str, digest: str, kind: str, predicate: Mapping[str, Any]) -> str:
+    """An in-toto statement (JSON) on an image; ``kind`` is the predicate's type."""
+    subject = {"name": repository, "digest": {"sha256": digest.removeprefix("sha256:")}}
+    head = {"_type": STATEMENT, "subject": [subject], "predicateType": kind}
+    return json.dumps({**head, "predicate": predicate}, indent=2) + "\n"
 
 
-def public_key(key: str, work: Path) -> Path:
-    """The public key of a signing key, as a PEM file in ``work``."""
-    return _written(work, "cosign.pub", _public_key(key))
-
-
-@cache  # with a password, cosign takes 0.2 s to read a key
-def _public_key(key: str) -> bytes:
-    return _run(("public-key", f"--key={key}"), "read its public key")
-
-
-def _written(work: Path, name: str, content: bytes) -> Path:
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (work / name).write_bytes(content)
-    return work / name
-
-
-def sign_text(text: str, key: str, work: Path) -> str:
-    """The signature (base64) of a text."""
-    file = _written(work, "text", text.encode())
-    signing = ("sign-blob", "--yes", "--tlog-upload=false", f"--key={key}", str(file))
-    return _run(signing, "sign a verdict").decode().strip()
-
-
-def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
-    """Whether a signature (base64) of a text is by a public key, which is a file or a key URI.
-
-    A damaged signature is not.
-    """
-    file = _written(work, "text", text.encode())
-    stored = _written(work, "signature", signature.encode())
-    options = ("--insecure-ignore-tlog=true", f"--key={public}", f"--signature={stored}")
-    try:
-        _run(("verify-blob", *options, str(file)), "verify a verdict")
-    except WorldError as error:
-        if not error.why:  # cosign did not end in time
-            raise
-        if not UNREADABLE_KEY.search(error.why):
-            return False
-        raise WorldError(
-            f"the trusted key {public} cannot be read",
-            error.why,
-            "check BUILDER_TRUSTED_KEYS: files of public keys, or cosign's key URIs",
-        ) from error
-    return True
-
-
-def sign_image(repository: str, digest: str, key: str, work: Path) -> bool:
-    """Sign an image of a registry unless it has a valid signature; whether it was signed now.
-
-    Raises ``WorldError`` where cosign cannot sign with the key or does not end in time,
-    ``RegistryError`` where the registry then has no valid signature.
-    """
-    image, registry = f"{repository}@{digest}", split(repository)[0]
-    certificate = certificate_of(registry)
-    options = (f"--registry-cacert={certificate}",) if certificate is not None else ()
-    public = public_key(key, work)
-    login = login_for(registry)
-    name = HUB_KEY if registry == HUB else registry
-    auths = {name: {"auth": login.basic}} if login is not None else {}
-    config = work / "config.json"  # the login is in a file while cosign runs
-    config.touch(0o600)
-    try:
-        config.write_text(json.dumps({"auths": auths}))
-        if _verifies(image, public, options, work):
-            return False
-        signing = ("sign", "--yes", "--tlog-upload=false", f"--key={key}", *options, image)
-        _run(signing, f"sign {image}", work)
-        if not _verifies(image, public, options, work):
-            raise RegistryError(
-                f"{image} was signed, but has no signature by that key", hint="try again"
-            )
-    finally:
-        config.unlink(missing_ok=True)
-    return True
-
-
-def _verifies(image: str, public: Path, options: tuple[str, ...], config: Path) -> bool:
-    verifying = ("verify", "--insecure-ignore-tlog=true", f"--key={public}", *options, image)
-    try:
-        _run(verifying, f"verify {image}", config)
-    except WorldError as error:
-        if NO_SIGNATURE.search(error.why):
-            return False
-        raise
-    return True
-
-
-def _run(arguments: tuple[str, ...], what: str, config: Path | None = None) -> bytes:
-    """cosign's output; ``config`` is the directory with its login for the registry."""
-    try:
-        done = subprocess.run(
-            ("cosign", *arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            env=os.environ | ({"DOCKER_CONFIG": str(config)} if config else {}),
-            timeout=TIMEOUT,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise WorldError(f"cosign did not {what} within {TIMEOUT:.0f} s") from error
-    if done.returncode != 0:
-        raise WorldError(
-            f"cosign cannot {what}",
-            done.stderr.decode(errors="replace").strip()[-1000:],
-            "check BUILDER_COSIGN_KEY, and the key's password in COSIGN_PASSWORD",
-        )
-    return done.stdout
-
-
-# Verdicts that are attached to images of a registry, and the keys that sign them.
+# Verdicts that are attached to images of a registry, and the signers that vouch for them.
 
 M = TypeVar("M", bound=BaseModel)
-VERDICT = "application/vnd.builder.verdict.v1+json"
+VERDICT = "urn:builder:verdict:v1"
+"""The type of the predicate: docs/publishing.md has its fields."""
+NUMBERS = "numbers"
+"""The kind of the checks that compare numbers."""
+OLD_VERDICT = "application/vnd.builder.verdict.v1+json"
+"""The type of the artifact before version 0.2: a signed annotation."""
 TEXT = "builder.verdict"
 SIGNATURE = f"{TEXT}.signature"
-"""The annotations of an attached verdict: a ``Statement`` as JSON, and its signature (base64).
-
-A registry lists annotations, so no file has to be fetched."""
+"""Annotations: a ``Statement`` as JSON, so that no file has to be fetched to list it; and, of an
+old verdict, its signature (base64)."""
 
 
 class Statement(BaseModel):
-    """A good verdict on one image, as it is attached and signed."""
+    """A good verdict on one image, in short."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -359,6 +310,21 @@ class Trust:
             annotations[f"{name}.signature"] = sign_text(text, self.signing, self.work)
         return Attachment(kind, annotations=annotations)
 
+    def statement(
+        self, text: str, kind: str, name: str, annotations: Mapping[str, str] | None = None
+    ) -> Attachment:
+        """An artifact with an in-toto statement, in a bundle where there is a key.
+
+        ``kind`` is the predicate's type, ``name`` the name of the file without its suffix.
+        """
+        more = {**(annotations or {}), PREDICATE: kind}
+        if not self.signing:
+            plain = AttachedFile(f"{name}.json", IN_TOTO, text.encode())
+            return Attachment(IN_TOTO, (plain,), more)
+        bundle = sign_statement(text, self.signing, self.work)
+        file = AttachedFile(f"{name}.sigstore.json", BUNDLE, bundle.encode())
+        return Attachment(BUNDLE, (file,), {**more, "dev.sigstore.bundle.content": "dsse-envelope"})
+
     def accepts(self, text: str, signature: str) -> bool:
         """Whether a text counts: a trusted key signed it, or no key is configured."""
         return not (self.signing or self.trusted) or bool(self.signer(text, signature))
@@ -370,12 +336,16 @@ class Trust:
         """
         if not signature:
             return ""
-        if self.signing:
-            public = str(public_key(self.signing, self.work))
-            if signed_by(text, signature, public, self.work):
-                return self.signing
-        trusted = (key for key in self.trusted if signed_by(text, signature, key, self.work))
-        return next(trusted, "")
+        return self._first(lambda verifier: signed_by(text, signature, verifier, self.work))
+
+    def signer_of(self, bundle: bytes) -> str:
+        """The same for the statement in a bundle."""
+        return self._first(lambda verifier: statement_signed_by(bundle, verifier, self.work))
+
+    def _first(self, holds: Callable[[str], bool]) -> str:
+        if self.signing and holds(verifier_of(self.signing, self.work)):
+            return self.signing
+        return next((key for key in self.trusted if holds(key)), "")
 
 
 UNSIGNED = Trust("", (), Path())
@@ -389,17 +359,48 @@ def trust_of(settings: Settings, work: Path) -> Trust:
     return Trust(settings.cosign_key, settings.trusted_keys, work / "cosign")
 
 
+@dataclass(frozen=True, slots=True)
+class PublicSigner:
+    """Who signs, as strangers need it: a public key (PEM), or an identity and its issuer."""
+
+    key: str = ""
+    identity: str = ""
+    issuer: str = ""
+
+    def commands(self, image: str) -> tuple[str, str]:
+        """Commands that verify an image, and its verdict, which the second one prints.
+
+        A key is in the file ``cosign.pub``.
+        """
+        options = verifying(f"{self.identity};{self.issuer}" if self.identity else "cosign.pub")
+        shown = [each for each in options if not each.startswith("--trusted-root=")]
+        verdict = ["cosign", "verify-attestation", f"--type={VERDICT}", *shown, image]
+        return shlex.join(["cosign", "verify", *shown, image]), shlex.join(verdict)
+
+
+def signers_of(settings: Settings) -> tuple[PublicSigner, ...]:
+    """The signers in the settings; raises ``WorldError`` where a key cannot be read."""
+    found = []
+    for signer in filter(None, (settings.cosign_key, *settings.trusted_keys)):
+        identity = identity_of(signer)
+        if identity is not None:
+            found.append(PublicSigner("", *identity))
+        else:
+            found.append(PublicSigner(key_text(signer)))
+    return tuple(dict.fromkeys(found))
+
+
 def require_signing(settings: Settings, work: Path) -> None:
     """Raise ``WorldError`` where cosign cannot sign with the key in the settings."""
     if settings.cosign_key:
         require_key(settings.cosign_key, work / "cosign")
 
 
-def verdict_on(kept: Record, trust: Trust) -> Attachment:
-    """The verdict of a record, to be attached to its image."""
+def verdict_on(kept: Record, trust: Trust, by: Mapping[str, str]) -> Attachment:
+    """The verdict of a record, to be attached to its image; ``by`` says which builder gave it."""
     if not kept.verdict.good:
         raise SmokeError(f"{kept.recipe} is not verified: its verdict cannot be signed")
-    statement = Statement(
+    short = Statement(
         recipe=kept.recipe,
         key=kept.key,
         digest=kept.digest,
@@ -407,20 +408,60 @@ def verdict_on(kept: Record, trust: Trust) -> Attachment:
         checks=kept.verdict.passed_by_kind,
         created=kept.created,
     )
-    text = json.dumps(statement.model_dump(), sort_keys=True, separators=(",", ":"))
-    return trust.attachment(VERDICT, TEXT, text)
+    found: dict[str, Any] = to_jsonable_python(kept.verdict)
+    predicate = {
+        "verifier": {"id": "urn:builder", **by},
+        "result": "passed",
+        **short.model_dump(),
+        "commit": kept.commit,
+        "platform": kept.platform,
+        "passed": [each for each in found["checks"] if each["kind"] != NUMBERS],
+        "numbers": [each for each in found["checks"] if each["kind"] == NUMBERS],
+        **{name: found[name] for name in ("code", "device", "presets")},
+        **{name: found[name] for name in ("download_size", "unpacked_size")},
+    }
+    name = kept.references[0].rpartition(":")[0]
+    text = statement_of(name, kept.digest, VERDICT, predicate)
+    summary = json.dumps(short.model_dump(), sort_keys=True, separators=(",", ":"))
+    return trust.statement(text, VERDICT, "verdict", {TEXT: summary})
 
 
 def verdict_signers(
-    entries: Iterable[Mapping[str, Any]], digest: str, key: str, contract: str, trust: Trust
+    repository: Repository,
+    entries: Iterable[Mapping[str, Any]],
+    wanted: tuple[str, str, str],
+    trust: Trust,
 ) -> Iterator[str]:
-    """The trusted key of each verdict on an image for one key and one contract; empty: none.
+    """The trusted signer of each verdict on an image; empty: none.
 
-    ``entries`` are the descriptors of its referrers.
+    ``wanted`` is its digest, its key and its contract; ``entries`` are the descriptors of its
+    referrers.
     """
-    for found, values in _statements(entries, VERDICT, TEXT, Statement):
-        if (found.digest, found.key, found.contract) == (digest, key, contract):
-            yield trust.signer(values.get(TEXT, ""), values.get(SIGNATURE, ""))
+    for entry in entries:
+        if kind_of(entry) != VERDICT:
+            continue
+        if entry.get("artifactType") == OLD_VERDICT:
+            for found, values in _statements([entry], VERDICT, TEXT, Statement):
+                if (found.digest, found.key, found.contract) == wanted:
+                    yield trust.signer(values.get(TEXT, ""), values.get(SIGNATURE, ""))
+            continue
+        artifact = repository.manifest(str(entry["digest"]))
+        files = files_of(repository, artifact) if artifact else []
+        if files and _told(files[0].content) == wanted:
+            yield trust.signer_of(files[0].content)
+
+
+def _told(content: bytes) -> tuple[str, str, str] | None:
+    """The digest, the key and the contract of a verdict's statement; None: it is none."""
+    try:
+        found = json.loads(statement_in(content) or content)
+        subject, predicate = found["subject"][0], found["predicate"]
+        if found["predicateType"] != VERDICT or predicate["result"] != "passed":
+            return None
+        key, contract = str(predicate["key"]), str(predicate["contract"])
+        return f"sha256:{subject['digest']['sha256']}", key, contract
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def built_at(entries: Iterable[Mapping[str, Any]], digest: str) -> datetime | None:

@@ -152,13 +152,15 @@ def _with_ref(text: str, ref: str) -> str:
 
 
 def released(
-    text: str, recipe: Recipe, source: PypiSource, file: PinnedFile, commit: str = ""
+    text: str, recipe: Recipe, source: PypiSource, file: PinnedFile, origin: tuple[str, str]
 ) -> str:
-    """A recipe's text with its source at another release of PyPI, whose tree is a ``commit``'s.
+    """A recipe's text with its source at another release of PyPI; ``origin`` are the commit and the
+    version of its tree, empty where it does not tell them.
 
     A version or a tag of the image that is the old release's, or the start of the old commit,
-    becomes the new one's.  Where the commit is not known, the recipe has none.
+    becomes the new one's; another version becomes the tree's.
     """
+    commit, version = origin
     changes: dict[Keys, Any] = {
         ("source", "version"): file.version,
         ("source", "sha256"): file.sha256,
@@ -171,6 +173,8 @@ def released(
             changes[path] = file.version
         elif known is not None and len(name) >= SHORT_COMMIT and known.startswith(name):
             changes[path] = commit[: len(name)] or file.version
+        elif name == recipe.version and version:
+            changes[path] = version
     return edited(text, _with_locks(recipe, changes))
 
 

@@ -142,6 +142,9 @@ class Track(Model):
     """Days that a channel may be behind its upstream."""
     still: Annotated[int, Field(ge=1, le=3650)] = 180
     """Days without anything new upstream before a channel counts as still."""
+    keep: Annotated[int, Field(ge=1, le=10_000)] = 7
+    """Nightlies of the channel that `tag prune` keeps, and rollbacks of each tag whose images it
+    keeps. Version tags, and so the images of presets, always stay."""
 
     @model_validator(mode="after")
     def _require_one_upstream(self) -> Track:
@@ -202,8 +205,9 @@ class Cmake(Model):
     """Targets to build; empty: all. Default of the only call of the family llama-cpp: llama-server,
     llama-cli, llama-bench."""
     install: Literal["rules", "targets"] = "rules"
-    """For the family cmake. "rules": the project's own rules install everything that they name.
-    "targets": ``targets`` and the shared libraries of the build are installed, side by side."""
+    """For the family cmake; ggml has "targets". "rules": the project's own rules install everything
+    that they name. "targets": ``targets`` and the shared libraries of the build are installed, side
+    by side."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions, which the source must use; true and false become ON and OFF."""
     override: list[Override] = []

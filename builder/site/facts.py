@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -32,11 +32,12 @@ from builder.engines.families import complete
 from builder.engines.layout import LABEL_RECIPE
 from builder.image.code_paths import CodePaths
 from builder.plan.explain import explained
-from builder.presets import cards, choose, exports
+from builder.presets import cards, choose, exports, manifest
 from builder.presets import catalog as preset_files
 from builder.presets.cards import Card
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Known, Obstacle, Refusal, known
+from builder.presets.manifest import Manifest
 from builder.presets.proposals import Proposal, Unserved, proposals
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
@@ -46,15 +47,31 @@ from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
 from builder.publish.registry import RemotePlatform, Repository, described
 from builder.publish.tags import Move, moves, open_repository
-from builder.publish.verdicts import of_all, referrers, reproduced, trust_of, verdicts_on
+from builder.publish.verdicts import (
+    SLSA,
+    VERDICT,
+    PublicSigner,
+    kind_of,
+    of_all,
+    referrers,
+    reproduced,
+    signers_of,
+    trust_of,
+    verdicts_on,
+)
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources import git
 
 # A recipe's tags in the registry: digests, sizes, attachments, moves and nights.
 
-DOCUMENTS = {attachments.SPDX: "SPDX", attachments.PROVENANCE: "SLSA provenance"}
-"""The attached documents that a page names, by media type."""
+DOCUMENTS = {
+    attachments.SPDX: "SPDX",
+    SLSA: "SLSA provenance",
+    attachments.VEX: "OpenVEX",
+    VERDICT: "verdict",
+}
+"""The attached documents that a page names, by their kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +121,7 @@ def _tag(
     digests = dict.fromkeys((manifest.digest, *(each.digest for each in image.platforms.values())))
     attached = {digest: referrers(repository, digest) for digest in digests}
     entries = [entry for found in attached.values() for entry in found]
-    kinds = {str(entry.get("artifactType")) for entry in entries}
+    kinds = {kind_of(entry) for entry in entries}
     own = [str(entry.get("artifactType")) for entry in attached[manifest.digest]]
     images = [each.digest for each in image.platforms.values()] or [manifest.digest]
     verdicts = [each for digest in digests for each in verdicts_on(attached[digest], digest)]
@@ -287,11 +304,13 @@ class Site:
     measurements: tuple[Measurement, ...]
     compilers: tuple[Table, ...]
     compiler_threads: tuple[Thread, ...]
+    signers: tuple[PublicSigner, ...]
+    manifest: Manifest
     composes: Mapping[str, str]
 
     def as_json(self) -> dict[str, Any]:
         """The known facts as JSON data."""
-        found: dict[str, Any] = _known(to_jsonable_python(self, exclude={"composes"}))
+        found: dict[str, Any] = _known(to_jsonable_python(self, exclude={"composes", "manifest"}))
         return {"format": FORMAT, **found}
 
 
@@ -395,6 +414,77 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Next
         command = shlex.join([PROGRAM, "export", *words, "--format", "compose"])
         steps.append(NextStep("Then the file can be written", f"{command} --output ~/llm"))
     return tuple(steps)
+
+
+def manifest_of(
+    known: Known, images: Sequence[ImageFact], options: Iterable[Option], **head: Any
+) -> Manifest:
+    """The manifest of a farm: the images that a registry has, and the presets of which nothing is
+    missing; ``head`` are its other fields."""
+    presets = {entry.name: entry.preset for entry in known.entries}
+    there = {each.recipe: each for each in images if each.tags}
+    runs = {}
+    for option in options:
+        if not option.compose or option.other_context or option.preset in runs:
+            continue
+        preset, image = presets[option.preset], there[option.recipe]
+        recipe = known.question.catalog.engine(preset.recipe).recipe
+        run = Run(option.preset, recipe, preset)
+        made = service(run, f"{image.repository}@{image.digest}", mounted(preset.files, MODELS, {}))
+        figure = preset.published.tokens_per_second.middle if preset.published else None
+        runs[option.preset] = manifest.Run(
+            preset=option.preset,
+            model=option.model,
+            quantization=option.quantization,
+            recipe=option.recipe,
+            digest=image.digest,
+            context=option.context,
+            download=option.download,
+            memory=option.memory,
+            cards=preset.cards,
+            driver=option.driver,
+            tokens_per_second=figure,
+            on=preset.card if figure else "",
+            port=made.port,
+            arguments=made.words,
+            environment={each.name: each.value for each in made.environment},
+            models=[
+                manifest.ModelPlace(repository=file.repository, file=file.file)
+                for file in preset.files.values()
+                if file.repository
+            ],
+        )
+    return Manifest(
+        **head,
+        images=[
+            manifest.Image(
+                recipe=each.recipe,
+                engine=each.engine,
+                version=each.version,
+                repository=each.repository,
+                architectures=list(each.code),
+                driver=each.driver,
+                channel=each.channel,
+                tags=[
+                    manifest.Tag(
+                        tag=tag.tag,
+                        digest=tag.digest,
+                        created=tag.created,
+                        version=tag.version,
+                        platforms={name: one.digest for name, one in tag.platforms.items()},
+                        size=tag.download_size,
+                        checks=dict(tag.checks),
+                        signed=tag.signed,
+                        reproduced=tag.reproduced,
+                    )
+                    for tag in each.tags
+                ],
+                presets=list(each.presets),
+            )
+            for each in there.values()
+        ],
+        runs=list(runs.values()),
+    )
 
 
 def compose_files(
@@ -609,10 +699,16 @@ def collect(
             images.append(image_fact(catalog, name, repository, entries, record, tags, nights))
     facts = known(catalog, entries, settings.state_dir, receipts=receipts)
     cards = every_card(facts, [each.recipe for each in images if each.repository])
+    options = [option for card in cards for option in card.fits]
+    signers = signers_of(settings)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    farm = settings.farm_url or remote_of(catalog.root)
+    listed = [manifest.Signer(**asdict(each)) for each in signers]
+    head = {"created": created, "builder": __version__, "farm": farm, "signers": listed}
     return Site(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created,
         builder=__version__,
-        repository=settings.farm_url or remote_of(catalog.root),
+        repository=farm,
         namespace=settings.namespace,
         cards=cards,
         images=tuple(images),
@@ -620,5 +716,7 @@ def collect(
         measurements=measurements(entry.receipt for entry in receipts),
         compilers=tables.load(catalog.root),
         compiler_threads=tables.threads(catalog.root),
-        composes=compose_files(facts, images, [option for card in cards for option in card.fits]),
+        signers=signers,
+        manifest=manifest_of(facts, images, options, **head),
+        composes=compose_files(facts, images, options),
     )

@@ -10,8 +10,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from datetime import date
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -25,6 +27,7 @@ from builder.core.names import github_page
 from builder.core.sizes import version_order
 from builder.docker.gpus import version_numbers
 from builder.image import code_paths as code
+from builder.presets import manifest
 from builder.publish.nights import NightlyRun
 from builder.site.facts import CardFact, ImageFact, Option, Site
 
@@ -179,6 +182,17 @@ def _nights(image: ImageFact) -> list[tuple[NightlyRun, str, bool]]:
     return found
 
 
+def _standing(image: ImageFact) -> tuple[NightlyRun | None, list[NightlyRun]]:
+    """The last night of a channel that ended with the newest image, and the nights since."""
+    since = list(takewhile(lambda run: run.outcome in {"failed", "held"}, image.nights))
+    return next(iter(image.nights[len(since) :]), None), since
+
+
+def _age(day: str, now: str) -> int:
+    """Days between two texts that begin with a day."""
+    return (date.fromisoformat(now[:10]) - date.fromisoformat(day[:10])).days
+
+
 def _share(value: float, whole: float) -> str:
     return f"{min(100.0, 100 * value / whole):.3g}"
 
@@ -199,6 +213,7 @@ def _environment() -> Environment:
         "context": sizes.context_of,
         "day": lambda time: time[:10],  # of RFC 3339
         "minute": lambda time: f"{time[:10]} {time[11:16]} UTC",
+        "age": _age,
         "card_size": sizes.card,
         "code_rows": code.rows,
         "code_text": code.text_of,
@@ -209,6 +224,7 @@ def _environment() -> Environment:
         "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
         "share": _share,
         "size": sizes.shown,
+        "standing": _standing,
         "tokens": "{:g}".format,
     }
     environment.globals["CODE_HEADER"] = code.HEADER
@@ -222,8 +238,8 @@ MARKER = ".builder-site"
 ANOTHER = "name another directory: --output DIR"
 
 
-def write(site: Site, output: Path) -> Mapping[str, int]:
-    """Write all pages and ``index.json``; bytes by path.
+def write(site: Site, output: Path, signature: str = "") -> Mapping[str, int]:
+    """Write all pages, ``index.json`` and ``manifest.json`` with its signature; bytes by path.
 
     Files of an earlier site in the directory that are no longer needed go; files of others,
     such as ``.git`` or ``CNAME``, stay.  No page is replaced before all new ones are written.
@@ -232,6 +248,9 @@ def write(site: Site, output: Path) -> Mapping[str, int]:
     before = _earlier(output)
     require_writable(output, ANOTHER)
     texts = {**pages(site), DATA: json.dumps(site.as_json(), indent=1) + "\n"}
+    texts[manifest.NAME] = site.manifest.text()
+    if signature:
+        texts[f"{manifest.NAME}{manifest.SIGNED}"] = f"{signature}\n"
     try:
         _write(texts, before, output)
     except OSError as error:

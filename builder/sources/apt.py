@@ -110,9 +110,10 @@ def debian_sources(suite: str, etc: Path = Path("/etc")) -> list[AptSource]:
     own = release.get("VERSION_CODENAME", "")
     if release.get("ID") != "debian" or not own:
         return []
+    suffixes = DEBIAN_SUFFIXES if suite != "sid" else {""}  # unstable has no updates beside it
     found = []
     for source in machine_sources(etc):
-        kept = [name for name in source.suites if name.removeprefix(own) in DEBIAN_SUFFIXES]
+        kept = [name for name in source.suites if name.removeprefix(own) in suffixes]
         if kept and "main" in source.components:
             suites = tuple(suite + name.removeprefix(own) for name in kept)
             found.append(AptSource(source.uris, suites, ("main",)))

@@ -150,7 +150,11 @@ def _unpacked(
         if len(inside) != 1:
             raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
         top = inside[0]
-    return top, archives.subdirectory_of(top, source.root, archive.name)
+    part = archives.subdirectory_of(top, source.root, archive.name)
+    for file in part.rglob(".git"):
+        if file.is_file() and file.parent != part:  # of a submodule below: it leads out of the tree
+            file.unlink()
+    return top, part
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,6 +307,14 @@ def text(repository: Path, *arguments: str) -> str:
 
 
 @cache
+def head_of(root: Path) -> str:
+    """The commit of a checkout; empty where ``root`` is none."""
+    try:
+        return text(root / ".git", "rev-parse", "--verify", "HEAD")
+    except GitError:
+        return ""
+
+
 def _configures_low_speed() -> bool:
     """Whether the user's configuration says when a slow transfer is aborted (git-config(1))."""
     return _succeeds(NOWHERE, "config", "--get-regexp", r"^http\..*lowspeed(limit|time)$")

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from identify.vendor.licenses import LICENSES
 
-from builder.core.errors import PROGRAM, RecipeError
+from builder.core.errors import PROGRAM, Problem, RecipeError
 from builder.core.platforms import Platforms
 from builder.engines import cmake_tree, families
 from builder.engines.cmake import merged
@@ -219,6 +219,8 @@ class NewRecipe:
     recipe: Recipe
     found: ChosenCommit
     left_out: tuple[str, ...]
+    warnings: tuple[Problem, ...]
+    """As `recipe check` gives them."""
     shared: str
     """The URL of another source that has this engine's name in the catalog; empty: none has."""
     locks: Mapping[Path, Path]
@@ -242,7 +244,9 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
     url = tree.url
     family, read = _family(tree, like)
     place = url or wish.root or wish.url
-    engine, version = _names(catalog, tree, place, wish.name, like)
+    inside = wish.root not in {None, "."} and not commit.target.commit
+    version = cmake_tree.own_version(tree) if inside else default_version(commit.target)
+    engine, version = _names(catalog, tree, (place, version), wish.name, like)
     own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
     repository = next((each for name, each in own if name == engine), engine)
     foreign = _foreign_definitions(like, tree) if like else frozenset[str]()
@@ -273,7 +277,8 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
         ]
     )
     file = catalog.root / "recipes" / f"{engine}-{version}.toml"
-    recipe = _checked(catalog, CatalogFile(file.stem, file, written), tree, like)
+    new = CatalogFile(file.stem, file, written)
+    recipe, warnings = _checked(catalog, new, tree, like)
     locks = {}
     for table, lock in (locks_of(like) if like else {}).items():
         copied = f"locks/{file.stem}{'.debian' if table == 'debian' else ''}.toml"
@@ -284,7 +289,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories, work: Path) 
     shared = next(
         (each for name in (engine, repository) for each in _others(catalog, url, name)), ""
     )
-    return NewRecipe(file, written, recipe, commit, left_out, shared, locks)
+    return NewRecipe(file, written, recipe, commit, left_out, warnings, shared, locks)
 
 
 def _of_repository(wish: Wish, repositories: Repositories) -> tuple[SourceTree, ChosenCommit]:
@@ -317,8 +322,9 @@ def _of_release(
     found = gather.vendored(PypiFile(file, root), repositories, work)
     target = NamedCommit(file.version, found.commit, "release", file)
     place = f"{root} of {project} {file.version}" + (f", of {file.day}" if file.day else "")
-    what = f"commit {found.commit}" if found.commit else "of a commit that the sdist does not tell"
-    about = f"{place}, is {what}" + (f" of {found.url}" if found.url else "")
+    of = f" of {found.url}" if found.url else ""
+    what = f"commit {found.commit}{of}" if found.commit else f"a tree{of} without its commit"
+    about = f"{place}, is {what}"
     url = found.url if found.url.startswith("https://") else ""
     return SourceTree(url, target, repositories, found.tree), ChosenCommit(target, about)
 
@@ -378,10 +384,11 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
             f"{ENGINES[like.family].summary}: {like.name} is of this family",
             "name another recipe with --like",
         )
+    inside = "name the directory of the source in it with --root, " if tree.target.file else ""
     raise RecipeError(
         f"no family recognises {_named(tree)}",
         cmake_tree.described(tree),
-        f"take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
+        f"{inside}take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
     )
 
 
@@ -400,9 +407,13 @@ def _tables(
 
 
 def _names(
-    catalog: Catalog, tree: SourceTree, place: str, given: str | None, like: Recipe | None
+    catalog: Catalog,
+    tree: SourceTree,
+    read: tuple[str, str],
+    given: str | None,
+    like: Recipe | None,
 ) -> tuple[str, str]:
-    version = default_version(tree.target)
+    place, version = read
     known = [name for name, _ in _own_names(catalog, tree.url)]
     engine = like.engine if like and like.engine in known else _engine(catalog, place, known)
     if given is None:
@@ -411,11 +422,17 @@ def _names(
                 f"{place} has the name of another engine of the catalog",
                 hint="give it a name of its own: --name ENGINE-VERSION",
             )
+        if not version:
+            raise RecipeError(
+                f"{_named(tree)} does not tell the version of {engine}",
+                "it has neither the commit, nor a version in the CMakeLists.txt at the top",
+                f"name it: --name {engine}-VERSION",
+            )
         return engine, version
     for name in (like.engine if like else engine, *known, engine):
         if name and given.startswith(f"{name}-"):
             return name, given.removeprefix(f"{name}-")
-    if given.endswith(f"-{version}"):
+    if version and given.endswith(f"-{version}"):
         return given.removesuffix(f"-{version}"), version
     head, dash, tail = given.rpartition("-")
     return (head, tail) if dash else (given, version)
@@ -544,8 +561,13 @@ def _track(tree: SourceTree) -> DraftTable:
     return DraftTable("[track]", lines)
 
 
-def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe | None) -> Recipe:
-    """The recipe; raises ``RecipeError`` if a check fails, or the tree lacks a named part."""
+def _checked(
+    catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe | None
+) -> tuple[Recipe, tuple[Problem, ...]]:
+    """The recipe and its warnings.
+
+    Raises ``RecipeError`` if a check fails, or the tree lacks a named part.
+    """
     recipe, problems = parse(new.text, new.file, Recipe)
     if recipe is not None:
         absent = [
@@ -562,7 +584,7 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe 
     checked = explain.lint(families.load_catalog(catalog.root, new), new.name)
     if checked.error:
         raise RecipeError(what, checked.error, hint)
-    return recipe
+    return recipe, checked.warnings
 
 
 def lines(new: NewRecipe) -> Iterator[str]:
@@ -578,6 +600,7 @@ def lines(new: NewRecipe) -> Iterator[str]:
     if new.shared:
         yield f"{new.recipe.engine} is also a name of {new.shared} in this catalog"
     yield from (f"left out: {each}" for each in new.left_out)
+    yield from (f"warning: {each.message}; see {PAGE}" for each in new.warnings)
 
 
 # Recognises the text of a license: its SPDX identifier, only where the text is exactly that one.
@@ -634,7 +657,7 @@ LONGEST_SUMMARY = 200
 def default_version(target: NamedCommit) -> str:
     """The version of a recipe: a tag without its v, else the start of the commit.
 
-    A release of PyPI whose commit is not known has its own.
+    A release of PyPI that is the source itself has its own.
     """
     if target.kind != "tag":
         return target.commit[:SHORT_COMMIT] or target.name

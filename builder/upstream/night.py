@@ -15,7 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +33,7 @@ from builder.core.errors import (
     NightError,
     PatchError,
     RecipeError,
+    RegistryError,
     UnvouchedError,
     WorldError,
 )
@@ -47,7 +48,7 @@ from builder.plan.inputs import identified
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.publish import tags
-from builder.publish.nights import LONGEST_REASON, NightlyRun, compared, write
+from builder.publish.nights import LONGEST_REASON, NightlyRun, compared, require_writable, write
 from builder.publish.prune import is_nightly
 from builder.publish.push import (
     Verified,
@@ -59,7 +60,7 @@ from builder.publish.push import (
 )
 from builder.publish.registry import Repository, Update, remote_image, require_within
 from builder.publish.tags import past_moves, reason_of
-from builder.publish.verdicts import Trust, require_signing, trust_of
+from builder.publish.verdicts import Trust, require_attachments, require_signing, trust_of
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
@@ -296,6 +297,8 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
         known["digest"] = repository.head_digest(channel.tag)
         repository.require_clock()
         repository.require_push()
+        require_attachments(repository)
+        require_writable(repository, channel.tag)
         writable = repository
         with open_session(
             session.catalog, session.settings, session.log, offline=session.offline
@@ -353,6 +356,8 @@ def _update_channel(
     before = known["digest"]
     target = newest(channel, sources.repositories)
     known |= {"upstream": target.name, "commit": target.commit}
+    with suppress(FetchError, RegistryError):  # the day is only shown
+        known["day"] = day_of(channel, target, sources.repositories)
     frozen = _frozen(session, channel, sources, target)
     digest, kernels = publish(session, frozen, repository, before, sources.context.work)
     if digest == before:

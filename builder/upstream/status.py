@@ -17,6 +17,7 @@ from builder.core.errors import BuilderError, FetchError, RegistryError, StaleEr
 from builder.core.files import workspace
 from builder.core.settings import Settings
 from builder.engines.layout import REVISION
+from builder.presets.catalog import load
 from builder.publish import nights
 from builder.publish.nights import NightlyRun
 from builder.publish.registry import RemoteImage, Repository, remote_image
@@ -86,6 +87,8 @@ class Status:
     """Why part of the status is not known."""
     errors: tuple[str, ...] = ()
     """The same, of each error by itself."""
+    presets: tuple[str, ...] = ()
+    """The presets that run the image."""
 
     @property
     def causes(self) -> list[str]:
@@ -144,15 +147,21 @@ def statuses(
         if not isinstance(entry, BrokenEntry):
             open_repository(settings.repository(entry.recipe.image.repository), repositories.log)
     of_channels = {each.entry.name: each for each in night.channels(catalog, settings)}
+    presets = load(catalog)
     for entry in entries:
         channel = of_channels.get(entry.name)
         if isinstance(entry, BrokenEntry):
             # Whether it has a channel is not known.
             yield Status(entry.name, "", "", channel=True, problem=str(entry.problems[0]))
-        elif channel is not None:
-            yield _of_channel(channel, settings, repositories)
-        elif not only_channels:
-            yield _of_version(entry, catalog, settings, repositories)
+            continue
+        if channel is not None:
+            status = _of_channel(channel, settings, repositories)
+        elif only_channels:
+            continue
+        else:
+            status = _of_version(entry, catalog, settings, repositories)
+        status.presets = tuple(each.name for each in presets.of_recipe(entry.name))
+        yield status
 
 
 def _of_channel(channel: Channel, settings: Settings, repositories: Repositories) -> Status:

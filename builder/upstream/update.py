@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.core.errors import GoneError, PatchError, Problem, RecipeError
+from builder.engines.cmake_tree import own_version
 from builder.engines.families import ENGINES
 from builder.plan.inputs import GitCommit, PypiFile, resolve_source, where
 from builder.recipes import edit
@@ -25,7 +26,6 @@ from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
 from builder.sources import gather, git, pypi
 from builder.sources.diff import PatchState
-from builder.sources.git import GitError
 from builder.upstream import track
 from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
 from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by
@@ -191,11 +191,14 @@ def update(
         found = pypi.find_release(file, to, PYTHON)
         if found.version == source.version:
             return _change(session.catalog, entry, entry.text)
-        commit = ""
-        if recipe.llama is not None and source.root != ".":
+        origin = "", ""
+        if source.root != ".":
             new = PypiFile(found, source.root)
-            commit = gather.vendored(new, session.repositories, session.context.work).commit
-        text = edit.released(entry.text, recipe, source, found, commit)
+            there = gather.vendored(new, session.repositories, session.context.work)
+            target = NamedCommit(PIN, there.commit, "commit")
+            tree = SourceTree(there.url, target, session.repositories, there.tree)
+            origin = there.commit, own_version(tree)
+        text = edit.released(entry.text, recipe, source, found, origin)
         return _change(session.catalog, entry, text)
     if isinstance(source, InstalledSource):
         return _with_new_base(session, entry, to)
@@ -296,8 +299,13 @@ def evaluate(
         found += _lost_names(session, change.recipe, old, now)
     if isinstance(old.source, PypiSource):
         commits = [old.llama.build_commit] if old.llama and old.llama.build_commit else []
-        for name in (old.source.version, *commits):
+        moved = old.version != change.recipe.version
+        names = [old.source.version, *commits, *([old.version] if moved else [])]
+        for name in dict.fromkeys(names):
             found += naming(change.recipe, name)
+        if not moved and old.source.root != ".":
+            message = f"is still {old.version}: the new tree tells no other version of its own"
+            found.append((("version",), message))
     elif old.version != change.recipe.version:
         found += naming(change.recipe, old.version)
     return tuple(new.problem(path, message) for path, message in found), findings_of(
@@ -554,7 +562,7 @@ def _frozen(
     }
     origin = f"# Frozen from {entry.name}: "
     head = f"{origin}{target.name} was {target.commit}."
-    if farm := farm_commit(catalog.root):
+    if farm := git.head_of(catalog.root):
         head += f"\n# Its base, locks and patches come from commit {farm} of the farm."
     text = edit.edited(entry.whole, changes)
     schema = text.partition("\n")[0] + "\n" if text.startswith("#:") else ""
@@ -603,11 +611,3 @@ def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
     if found is None:
         raise RecipeError(f"{file.stem} would not be a valid recipe", problems=problems)
     return Entry(found.name, file, text, found)
-
-
-def farm_commit(root: Path) -> str:
-    """The commit of the repository that holds the catalog; empty where there is none."""
-    try:
-        return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
-    except GitError:
-        return ""

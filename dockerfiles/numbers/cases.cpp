@@ -49,6 +49,39 @@ static bool add_attentions(std::vector<std::unique_ptr<test_case>> & cases) {
     return added;
 }
 
+// Rows of a table of more than 2^31 bytes: an index of 32 bits does not reach the last one.  Only the
+// rows that are asked for have numbers.
+struct test_far_rows : public test_case {
+    const int64_t columns = 4096, rows = 262400;
+    const std::vector<int32_t> asked = {0, 131072, 262399};
+
+    std::string vars() override {
+        return "type=f16,n=4096,m=262400,r=3";
+    }
+
+    ggml_tensor * build_graph(ggml_context * context) override {
+        ggml_tensor * table = ggml_new_tensor_2d(context, GGML_TYPE_F16, columns, rows);
+        return ggml_get_rows(context, table, ggml_new_tensor_1d(context, GGML_TYPE_I32, 3));
+    }
+
+    void initialize_tensors(ggml_context * context) override {
+        for (ggml_tensor * each = ggml_get_first_tensor(context); each != nullptr;
+             each = ggml_get_next_tensor(context, each)) {
+            if (each->type == GGML_TYPE_I32) {
+                ggml_backend_tensor_set(each, asked.data(), 0, ggml_nbytes(each));
+            } else if (each->type == GGML_TYPE_F16) {
+                for (const int64_t row : asked) {
+                    std::vector<ggml_fp16_t> numbers(columns);
+                    for (int64_t at = 0; at < columns; at++) {
+                        numbers[at] = ggml_fp32_to_fp16((float) (row % 1000 + at) / 4096.0f);
+                    }
+                    ggml_backend_tensor_set(each, numbers.data(), row * each->nb[1], each->nb[1]);
+                }
+            }
+        }
+    }
+};
+
 // Trees of autumn 2026 keep weights in a context of their own.
 template <class Test>
 static ggml_tensor * graph_of(Test & test, ggml_context * context) {
@@ -75,6 +108,7 @@ static void list_chains(const std::vector<std::unique_ptr<test_case>> & cases) {
 static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
     auto cases = tree_cases();
     const bool added = add_attentions(cases);
+    cases.emplace_back(new test_far_rows());
     if (getenv("BUILDER_LISTING") != nullptr) {
         if (!added) {
             printf("not added: attention with each type of cache, because the tree's "

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "compute.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -92,6 +93,7 @@ void reset_card(int card) {
     const Turn turn(turn_mutex());
     reset_programs(card);
     const Lock lock(mutex());
+    host_waited_for_card(card);
     reset_streams(card);
     reset_physical(card);
     reset_allocations(card);

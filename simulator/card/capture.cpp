@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "objects.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -195,7 +196,11 @@ cudaError_t wait_event(cudaStream_t handle, cudaEvent_t event) {
     }
     Capture* const capture = event->capture == 0 ? nullptr : find_capture(event->capture);
     if (capture == nullptr) {
-        if (stream->capture == nullptr) return check_implicit(stream);
+        if (stream->capture == nullptr) {
+            if (const cudaError_t error = check_implicit(stream)) return error;
+            event_awaited(stream, event);
+            return cudaSuccess;
+        }
         return invalidate(stream->capture, cudaErrorStreamCaptureIsolation,
                           "a captured stream waits for an event that was recorded outside");
     }

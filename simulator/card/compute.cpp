@@ -8,7 +8,8 @@
 
 #include "image.h"
 #include "modules.h"
-#include "ptx/ptx.h"
+#include "ptx/order.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -156,14 +157,26 @@ cudaError_t run(const Launch& launch, const ptx::Kernel& kernel) {
                        .parameters = launch.arguments->bytes.data(),
                        .parameter_bytes = static_cast<std::uint32_t>(launch.arguments->bytes.size()),
                        .memory = &memory,
-                       .cooperative = launch.cooperative};
-    wanted.options.races = wanted.options.uninitialized = config().races;
+                       .cooperative = launch.cooperative,
+                       .overlap = doing()};
+    wanted.options.races = config().races;
     wanted.options.fill = 0xff;  // as poison() does: NaN, -1
     wanted.options.checksum = config().outputs;
+    if (launch.dependent && watches()) {
+        if (const std::optional<ptx::Fault> fault = ptx::early_access(kernel)) {
+            break_card(launch.card, error_of(fault->kind));
+            return refuse(launch, error_of(fault->kind), fault->text());
+        }
+    }
     const ptx::Result result = ptx::launch(wanted);
     std::fputs(result.printed.c_str(), stdout);
     count(launch, result);
     if (!result.fault) return cudaSuccess;
+    using Kind = ptx::Fault::Kind;
+    if (result.fault->kind == Kind::race || result.fault->kind == Kind::uninitialized) {
+        refuse(launch, cudaErrorLaunchFailure, result.fault->text());
+        return cudaSuccess;  // computed all the same
+    }
     const cudaError_t error = error_of(result.fault->kind);
     // What a card would compute does not end its context.
     if (result.fault->kind != ptx::Fault::Kind::not_computed) break_card(launch.card, error);

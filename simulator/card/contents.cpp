@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "internal.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -295,6 +295,14 @@ cudaError_t copy_2d(void* destination, std::uint64_t destination_pitch, const vo
     if (to_side == Side::outside || from_side == Side::outside) return cudaErrorInvalidValue;
     const bool rows = height > 1 && (destination_pitch != width || source_pitch != width);
     const std::uint64_t count = rows ? height : 1, size = rows ? width : width * height;
+    for (std::uint64_t row = 0; watches() && row < count; ++row) {
+        if (const cudaError_t error = uses(from + row * source_pitch, size, false)) return error;
+        if (const cudaError_t error = uses(to + row * destination_pitch, size, true)) return error;
+    }
+    // Memory of the program's own is written when the call returns (CUDA Runtime API, "API
+    // synchronization behavior").
+    Range range;
+    if (to_side == Side::host && !find_range(to, &range)) host_waited_for_this();
     if (to_side == Side::host && from_side == Side::host) {
         for (std::uint64_t row = 0; row < count; ++row) {
             std::memmove(to + row * destination_pitch, from + row * source_pitch, size);
@@ -324,6 +332,7 @@ cudaError_t fill(void* destination, unsigned value, std::uint64_t size, unsigned
     Range range;  // the card cannot set pageable memory of the host
     if (side == Side::outside || !find_range(destination, &range)) return cudaErrorInvalidValue;
     const bool on_host = side == Side::host;
+    if (const cudaError_t error = uses(destination, size, true)) return error;
     if (computes() && !on_host) {
         auto* const start = static_cast<unsigned char*>(destination);
         each_part(

@@ -31,11 +31,22 @@ cudaError_t copy_bytes(void* to, const void* from, std::size_t size, cudaMemcpyK
     return submit_copy(copy, stream);
 }
 
-cudaError_t copy_now(const cudaMemcpy3DParms& copy,
-                     const char* function = __builtin_FUNCTION()) {
+cudaError_t copy_at_once(const cudaMemcpy3DParms& copy,
+                         const char* function = __builtin_FUNCTION()) {
     if (const cudaError_t error = use_card(current_card())) return error;
     if (const cudaError_t error = check_unsafe_call(function)) return error;
-    return submit_copy(copy, nullptr);
+    if (const cudaError_t error = submit_copy(copy, nullptr)) return error;
+    copied_now(copy.dstPtr.ptr, copy.srcPtr.ptr);
+    return cudaSuccess;
+}
+
+// Between two cards: in order with all that they do (cudaMemcpyPeer).
+cudaError_t copy_between(const cudaMemcpy3DParms& copy,
+                         const char* function = __builtin_FUNCTION()) {
+    order_cards();
+    const cudaError_t error = copy_at_once(copy, function);
+    order_cards();
+    return error;
 }
 
 cudaError_t fill_rows(void* to, std::size_t pitch, int value, std::size_t width,
@@ -82,7 +93,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyK
     SIMULATED();
     cudaMemcpy3DParms copy = rows(to, size, from, size, size, 1);
     copy.kind = kind;
-    return remember(copy_now(copy));
+    return remember(copy_at_once(copy));
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
@@ -97,7 +108,7 @@ cudaError_t cudaMemcpyPeer(void* to, int to_card, const void* from, int from_car
     if (const cudaError_t error = cudart::check_devices(to_card, from_card)) return remember(error);
     cudaMemcpy3DParms copy = rows(to, size, from, size, size, 1);
     copy.kind = cudaMemcpyDefault;
-    return remember(copy_now(copy));
+    return remember(copy_between(copy));
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_card, const void* from, int from_card,
@@ -112,7 +123,7 @@ cudaError_t cudaMemcpy2D(void* to, std::size_t to_pitch, const void* from, std::
     SIMULATED();
     cudaMemcpy3DParms copy = rows(to, to_pitch, from, from_pitch, width, height);
     copy.kind = kind;
-    return remember(copy_now(copy));
+    return remember(copy_at_once(copy));
 }
 
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
@@ -127,7 +138,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
 cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* copy) {
     SIMULATED();
     if (copy == nullptr) return remember(cudaErrorInvalidValue);
-    return remember(copy_now(*copy));
+    return remember(copy_at_once(*copy));
 }
 
 cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* copy, cudaStream_t stream) {
@@ -142,7 +153,7 @@ cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* copy) {
     if (const cudaError_t error = cudart::check_devices(copy->dstDevice, copy->srcDevice)) {
         return remember(error);
     }
-    return remember(copy_now(without_cards(*copy)));
+    return remember(copy_between(without_cards(*copy)));
 }
 
 cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms* copy, cudaStream_t stream) {

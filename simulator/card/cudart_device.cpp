@@ -77,7 +77,7 @@ cudaError_t cudaDeviceSynchronize() {
     SIMULATED();
     if (const cudaError_t error = use_card(current_card())) return remember(error);
     if (const cudaError_t error = check_unsafe_call()) return remember(error);
-    trim_pools();
+    synchronize_card(current_card());
     return cudaSuccess;
 }
 

@@ -36,6 +36,8 @@ Launch launch_of(const cudaLaunchConfig_t& config, const void* function) {
         } else if (attribute.id == cudaLaunchAttributeClusterDimension) {
             const auto& cluster = attribute.val.clusterDim;
             launch.cluster = {cluster.x, cluster.y, cluster.z};
+        } else if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+            launch.dependent = attribute.val.programmaticStreamSerializationAllowed != 0;
         }
     }
     return launch;

@@ -230,7 +230,7 @@ CUresult cuCtxGetApiVersion(CUcontext, unsigned* version) {
 CUresult cuCtxSynchronize(void) {
     IN_CONTEXT();
     if (const cudaError_t error = check_unsafe_call()) return result(error);
-    trim_pools();
+    synchronize_card(card);
     return CUDA_SUCCESS;
 }
 

@@ -13,8 +13,8 @@ bool known(CUdeviceptr pointer) {
     return find_range(address(pointer), &range);
 }
 
-CUresult copy_now(void* destination, const void* source, size_t bytes) {
-    return result(copy(destination, source, bytes));
+CUresult copy_at_once(void* destination, const void* source, size_t bytes) {
+    return result(copy_now(destination, bytes, source, bytes, bytes, 1));
 }
 
 CUresult copy_later(void* destination, const void* source, size_t bytes, cudaMemcpyKind kind,
@@ -140,25 +140,25 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* host, unsigned 
 
 CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
     IN_CONTEXT();
-    return copy_now(address(destination), address(source), bytes);
+    return copy_at_once(address(destination), address(source), bytes);
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source, size_t bytes) {
     IN_CONTEXT();
     if (!known(destination)) return CUDA_ERROR_INVALID_VALUE;
-    return copy_now(address(destination), source, bytes);
+    return copy_at_once(address(destination), source, bytes);
 }
 
 CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size_t bytes) {
     IN_CONTEXT();
     if (!known(source)) return CUDA_ERROR_INVALID_VALUE;
-    return copy_now(destination, address(source), bytes);
+    return copy_at_once(destination, address(source), bytes);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
     IN_CONTEXT();
     if (!known(destination) || !known(source)) return CUDA_ERROR_INVALID_VALUE;
-    return copy_now(address(destination), address(source), bytes);
+    return copy_at_once(address(destination), address(source), bytes);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
@@ -199,7 +199,10 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext, CUdeviceptr sourc
 
 CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext to, CUdeviceptr source, CUcontext from,
                       size_t bytes) {
-    return cuMemcpyPeerAsync(destination, to, source, from, bytes, nullptr);
+    order_cards();
+    const CUresult error = cuMemcpyPeerAsync(destination, to, source, from, bytes, nullptr);
+    order_cards();
+    return error;
 }
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* p) {
@@ -210,8 +213,8 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* p) {
         unsupported("cuMemcpy2D_v2 with an array");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    return result(copy_2d(sides.destination, p->dstPitch, sides.source, p->srcPitch,
-                          p->WidthInBytes, p->Height));
+    return result(copy_now(sides.destination, p->dstPitch, sides.source, p->srcPitch,
+                           p->WidthInBytes, p->Height));
 }
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* p, CUstream stream) {

@@ -328,6 +328,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
         if (given.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
             wanted.cooperative = given.value.cooperative != 0;
         }
+        if (given.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+            wanted.dependent = given.value.programmaticStreamSerializationAllowed != 0;
+        }
     }
     return start_kernel(wanted, function, config->hStream, arguments, extra);
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "objects.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -160,25 +161,23 @@ cudaError_t update(cudaGraphExec_t executable, cudaGraph_t graph,
 
 cudaError_t launch_graph(cudaGraphExec_t executable, cudaStream_t handle) {
     if (const cudaError_t error = use_card(current_card())) return error;
-    std::vector<Work> works;
+    std::vector<Node> nodes;
     {
         const Lock lock(mutex());
         const cudaStream_t stream = find_stream(handle);
         if (!live<CUgraphExec_st>().contains(executable)) return cudaErrorInvalidValue;
         if (stream == nullptr) return cudaErrorInvalidResourceHandle;
         for (const CUgraphExec_st::Node& node : executable->nodes) {
-            if (!node.enabled) continue;
             if (stream->capture == nullptr) {
-                works.push_back(node.work);
+                nodes.push_back({node.work, node.dependencies, node.enabled});
+            } else if (!node.enabled) {
+                continue;
             } else if (const cudaError_t error = capture_work(stream, node.work)) {
                 return error;
             }
         }
     }
-    for (const Work& work : works) {
-        if (const cudaError_t error = perform(work)) return error;
-    }
-    return cudaSuccess;
+    return perform_graph(handle, nodes);
 }
 
 }  // namespace simulator

@@ -61,6 +61,7 @@ struct Launch {
     dim3 grid{1, 1, 1}, block{1, 1, 1}, cluster{0, 0, 0};  // cluster 0: none asked for
     std::uint64_t shared = 0;                              // dynamic, in bytes
     bool cooperative = false;
+    bool dependent = false;  // programmatic stream serialization: may start before the launch before it ends
     // Where no launch may have the grid or the block: the driver's error; CUDA 12's runtime has another.
     cudaError_t size_error = cudaErrorInvalidValue;
     std::shared_ptr<Arguments> arguments;  // null in mode count: no kernel reads them

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <set>
 
-#include "internal.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -130,6 +130,7 @@ void free_small(const Allocation& allocation) {
 
 void free_allocation(const Allocation& allocation) {
     forget_contents(allocation.range.address, allocation.range.size);
+    forget_uses(allocation.range.address, allocation.range.size);
     if (allocation.segment != 0) {
         free_small(allocation);
     } else {
@@ -169,8 +170,13 @@ cudaError_t release(void* pointer) {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     const auto found = memory().allocations.find(address);
     if (found == memory().allocations.end()) {
+        Range range;
+        if (doing() == nullptr && find_pooled(address, &range)) {
+            if (const cudaError_t error = host_frees(address, range.size)) return error;
+        }
         return pool_release(address) ? cudaSuccess : cudaErrorInvalidValue;
     }
+    host_waited_for_card(found->second.range.card);  // as drivers do
     free_allocation(found->second);
     memory().allocations.erase(found);
     return cudaSuccess;
@@ -203,6 +209,8 @@ cudaError_t release_host(void* pointer) {
     const Lock lock(mutex());
     const auto found = memory().host.find(reinterpret_cast<std::uintptr_t>(pointer));
     if (found == memory().host.end() || found->second.registered) return cudaErrorInvalidValue;
+    host_waited_for_card(found->second.card);  // as drivers do
+    forget_uses(found->first, found->second.size);
     munmap(pointer, found->second.size);
     memory().host.erase(found);
     return cudaSuccess;
@@ -225,6 +233,8 @@ cudaError_t unregister_host(void* pointer) {
     if (found == memory().host.end() || !found->second.registered) {
         return cudaErrorHostMemoryNotRegistered;
     }
+    host_waited_for_card(found->second.card);
+    forget_uses(found->first, found->second.size);
     memory().host.erase(found);
     return cudaSuccess;
 }
@@ -261,6 +271,7 @@ void each_range(const std::function<void(const Range&)>& act) {
 void add_variable(const Range& range) {
     const Lock lock(mutex());
     memory().variables[range.address] = range;
+    forget_uses(range.address, range.size);
 }
 
 void remove_variables(int card) {

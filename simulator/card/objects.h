@@ -27,6 +27,9 @@ SIMULATOR_API std::unordered_set<Object*>& live();
 
 // The stream of a handle, also of the default streams; null: not a stream.
 cudaStream_t find_stream(cudaStream_t stream);
+cudaStream_t legacy_stream(int card);
+// All streams of a card that are in use, the default ones too; the caller locks.
+void each_stream(int card, const std::function<void(cudaStream_t)>& act);
 std::unordered_set<Capture*>& captures();
 // Ends a capture without a graph.
 void abandon(Capture* capture);
@@ -39,6 +42,11 @@ std::vector<Work> ordered_works(cudaGraph_t graph);
 
 }  // namespace simulator
 
+namespace simulator {
+struct StreamOrder;  // works.h
+struct EventOrder;
+}  // namespace simulator
+
 struct CUstream_st {
     int card = 0;
     unsigned flags = 0;
@@ -47,6 +55,7 @@ struct CUstream_st {
     bool legacy = false;  // the default stream that waits for the others
     simulator::Capture* capture = nullptr;
     std::vector<cudaGraphNode_t> dependencies;  // of what is captured next
+    std::shared_ptr<simulator::StreamOrder> order;
 };
 
 struct CUevent_st {
@@ -56,6 +65,7 @@ struct CUevent_st {
     std::int64_t nanoseconds = 0;
     unsigned long long capture = 0;             // the capture it was recorded in, by id; 0: none
     std::vector<cudaGraphNode_t> dependencies;  // of a stream that waits for it in that capture
+    std::shared_ptr<simulator::EventOrder> order;
 };
 
 struct CUgraphNode_st {

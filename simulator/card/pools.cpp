@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "internal.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -83,6 +83,7 @@ void drop(Pool* pool) {
 
 void free_pooled(std::uintptr_t address, const Pooled& allocation) {
     forget_contents(address, allocation.range.size);
+    forget_uses(address, allocation.range.size);
     allocation.pool->used -= round_up(allocation.range.size, kGranule);
     refund(allocation.pool->card, 0, allocation.range.size, allocation.account);
     unreserve_pages(address, round_up(allocation.range.size, kSegment));

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "works.h"
+
 namespace simulator {
 
 namespace {
@@ -150,7 +152,25 @@ std::string not_computed(const Product& p) {
     return "";
 }
 
+// The watch over works: what the product reads and writes.
+void use_matrices(const Product& product) {
+    const auto use = [&](const Matrix& matrix, std::int64_t rows, std::int64_t columns, bool writes) {
+        const std::uint64_t size = element_size(matrix.type);
+        for (std::int64_t number = 0; rows > 0 && number < product.batch; ++number) {
+            const auto* const first = static_cast<const char*>(item(matrix, number, product.pointers));
+            for (std::int64_t column = 0; column < columns; ++column) {
+                uses(first + static_cast<std::uint64_t>(column * matrix.leading) * size,
+                     static_cast<std::uint64_t>(rows) * size, writes);
+            }
+        }
+    };
+    use(product.a, product.transa ? product.k : product.m, product.transa ? product.m : product.k, false);
+    use(product.b, product.transb ? product.n : product.k, product.transb ? product.k : product.n, false);
+    use(product.d, product.m, product.n, true);
+}
+
 void compute(const Product& product) {
+    if (watches()) use_matrices(product);
     for (std::int64_t number = 0; number < product.batch; ++number) {
         switch (product.sums) {
             case Sums::half: compute_as<float, true>(product, number); break;

@@ -4,6 +4,7 @@
 
 #include "compute.h"
 #include "objects.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -51,6 +52,14 @@ void stamp(cudaEvent_t event) {
     event->dependencies.clear();
 }
 
+// Memory in stream order exists from the allocation on, and until the release.
+cudaError_t use_whole(const MemoryWork& work) {
+    Range range;
+    if (!watches() || !find_range(work.pointer, &range)) return cudaSuccess;
+    return uses(reinterpret_cast<void*>(range.address), range.size, true,
+                work.release ? "frees" : "makes");
+}
+
 struct Perform {
     cudaError_t operator()(const KernelWork& work) const {
         count_launch(work.launch);
@@ -79,7 +88,7 @@ struct Perform {
         if (!work.wait && live<CUevent_st>().contains(work.event)) stamp(work.event);
         return cudaSuccess;
     }
-    cudaError_t operator()(const MemoryWork&) const { return cudaSuccess; }
+    cudaError_t operator()(const MemoryWork& work) const { return use_whole(work); }
 };
 
 // Whether all work of a stream is done. Asking ends a capture of it (CUDA Programming Guide, "Graph
@@ -96,10 +105,21 @@ cudaError_t check_done(cudaStream_t handle, const char* asked) {
     return check_implicit(stream);
 }
 
-// The default streams of each card: the one that waits for others, and each thread's own.
-std::map<std::pair<int, bool>, CUstream_st>& default_streams() {
-    static auto* const all = new std::map<std::pair<int, bool>, CUstream_st>;
+// The default streams of each card: each thread's own, and under no thread the one that waits for
+// others.
+std::map<std::pair<int, std::thread::id>, CUstream_st>& default_streams() {
+    static auto* const all = new std::map<std::pair<int, std::thread::id>, CUstream_st>;
     return *all;
+}
+
+cudaStream_t default_stream(int card, std::thread::id thread) {
+    const auto [found, added] = default_streams().try_emplace({card, thread});
+    if (added) {
+        found->second.card = card;
+        found->second.legacy = thread == std::thread::id{};
+        found->second.id = next_stream_id();
+    }
+    return &found->second;
 }
 
 // The stream no longer takes part in a capture.
@@ -122,13 +142,21 @@ cudaStream_t find_stream(cudaStream_t stream) {
     if (stream != nullptr && stream != cudaStreamLegacy && !per_thread) {
         return live<CUstream_st>().contains(stream) ? stream : nullptr;
     }
-    const auto [found, added] = default_streams().try_emplace({current_card(), per_thread});
-    if (added) {
-        found->second.card = current_card();
-        found->second.legacy = !per_thread;
-        found->second.id = next_stream_id();
+    return default_stream(current_card(), per_thread ? std::this_thread::get_id() : std::thread::id{});
+}
+
+cudaStream_t legacy_stream(int card) {
+    const Lock lock(mutex());
+    return default_stream(card, {});
+}
+
+void each_stream(int card, const std::function<void(cudaStream_t)>& act) {
+    for (auto& [key, stream] : default_streams()) {
+        if (stream.card == card) act(&stream);
     }
-    return &found->second;
+    for (const cudaStream_t stream : live<CUstream_st>()) {
+        if (stream->card == card) act(stream);
+    }
 }
 
 cudaError_t submit(cudaStream_t handle, Work work, bool* captured) {
@@ -141,7 +169,31 @@ cudaError_t submit(cudaStream_t handle, Work work, bool* captured) {
         if (stream->capture != nullptr) return capture_work(stream, std::move(work));
         if (const cudaError_t error = check_implicit(stream)) return error;
     }
+    const Doing doing(handle, work);
     return perform(work);
+}
+
+cudaError_t copy_now(void* to, std::uint64_t to_pitch, const void* from, std::uint64_t from_pitch,
+                     std::uint64_t width, std::uint64_t height) {
+    const Doing doing("a copy", current_card());
+    const cudaError_t error = copy_2d(to, to_pitch, from, from_pitch, width, height);
+    if (error == cudaSuccess) copied_now(to, from);
+    return error;
+}
+
+void copied_now(const void* to, const void* from) {
+    const Lock lock(mutex());
+    for (const void* const side : {to, from}) {
+        Range range;
+        if (find_range(side, &range) && range.kind == Kind::device) continue;
+        host_waited(legacy_stream(current_card()));
+        return;
+    }
+}
+
+void order_cards() {
+    const Lock lock(mutex());
+    for (const Card& card : cards()) host_waited_for_card(card.index);
 }
 
 cudaError_t release_in_order(cudaStream_t handle, void* pointer) {
@@ -151,6 +203,9 @@ cudaError_t release_in_order(cudaStream_t handle, void* pointer) {
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     if (stream->capture != nullptr) return capture_work(stream, MemoryWork{pointer, true});
     if (const cudaError_t error = check_implicit(stream)) return error;
+    const MemoryWork work{pointer, true};
+    const Doing doing(handle, work);
+    if (const cudaError_t error = use_whole(work)) return error;
     return release(pointer);
 }
 
@@ -210,14 +265,23 @@ cudaError_t synchronize_stream(cudaStream_t handle) {
     if (const cudaError_t error = use_card(current_card())) return error;
     const Lock lock(mutex());
     if (const cudaError_t error = check_done(handle, "waited for")) return error;
+    host_waited(find_stream(handle));
     trim_pools();
     return cudaSuccess;
+}
+
+void synchronize_card(int card) {
+    const Lock lock(mutex());
+    host_waited_for_card(card);
+    trim_pools();
 }
 
 cudaError_t query_stream(cudaStream_t handle) {
     if (const cudaError_t error = use_card(current_card())) return error;
     const Lock lock(mutex());
-    return check_done(handle, "queried");
+    const cudaError_t error = check_done(handle, "queried");
+    if (error == cudaSuccess) host_waited(find_stream(handle));
+    return error;
 }
 
 cudaError_t stream_info(cudaStream_t handle, int* card, unsigned* flags, int* priority,
@@ -256,6 +320,7 @@ cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
     if (stream->capture == nullptr) {
         if (const cudaError_t error = check_implicit(stream)) return error;
         stamp(event);
+        event_recorded(event, stream);
         return cudaSuccess;
     }
     if (!stream->capture->valid) return cudaErrorStreamCaptureInvalidated;
@@ -267,7 +332,9 @@ cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
 cudaError_t query_event(cudaEvent_t event) {
     const Lock lock(mutex());
     if (!live<CUevent_st>().contains(event)) return cudaErrorInvalidResourceHandle;
-    return event->capture == 0 ? cudaSuccess : cudaErrorCapturedEvent;
+    if (event->capture != 0) return cudaErrorCapturedEvent;
+    host_waited(event);
+    return cudaSuccess;
 }
 
 cudaError_t elapsed(cudaEvent_t start, cudaEvent_t end, float* milliseconds) {
@@ -278,6 +345,7 @@ cudaError_t elapsed(cudaEvent_t start, cudaEvent_t end, float* milliseconds) {
             return cudaErrorInvalidResourceHandle;
         }
     }
+    for (const cudaEvent_t event : {start, end}) host_waited(event);
     *milliseconds = static_cast<float>(end->nanoseconds - start->nanoseconds) / 1e6F;
     return cudaSuccess;
 }

@@ -50,12 +50,25 @@ SIMULATOR_API cudaError_t release_in_order(cudaStream_t stream, void* pointer);
 // Does it now; used by graph launches. May call host functions of the program: holds no lock.
 cudaError_t perform(const Work& work);
 
+// A copy that is complete when this returns, in the order of the legacy default stream; from one
+// place of a card to another, it may be complete later (CUDA Runtime API, "API synchronization
+// behavior").
+SIMULATOR_API cudaError_t copy_now(void* to, std::uint64_t to_pitch, const void* from,
+                                   std::uint64_t from_pitch, std::uint64_t width,
+                                   std::uint64_t height);
+// That such a copy was submitted by its caller.
+SIMULATOR_API void copied_now(const void* to, const void* from);
+// All cards' work comes before what follows, as copies between cards have it.
+SIMULATOR_API void order_cards();
+
 // ---- Streams ----
 
 SIMULATOR_API cudaError_t create_stream(unsigned flags, int priority, cudaStream_t* stream);
 SIMULATOR_API cudaError_t destroy_stream(cudaStream_t stream);
 // cudaErrorStreamCaptureUnsupported: the stream is captured, which the wait would end.
 SIMULATOR_API cudaError_t synchronize_stream(cudaStream_t stream);
+// Waits for all streams of the card.
+SIMULATOR_API void synchronize_card(int card);
 // As synchronize_stream, for a program that does not wait.
 SIMULATOR_API cudaError_t query_stream(cudaStream_t stream);
 SIMULATOR_API cudaError_t stream_info(cudaStream_t stream, int* card = nullptr,

@@ -1,5 +1,7 @@
-// LZ4 blocks and SHA-256. zstd has a file of its own.
+// LZ4 blocks, zstd frames by libzstd, SHA-256.
 #include "unpack.h"
+
+#include <dlfcn.h>
 
 #include <array>
 #include <bit>
@@ -71,6 +73,27 @@ std::string sha256(std::string_view bytes) {
         for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[word >> shift & 15];
     }
     return text;
+}
+
+std::string unpack_zstd(std::string_view packed, std::size_t size) {
+    // Debian and Ubuntu have it wherever they have dpkg.
+    static void* const library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
+    using Decompress = std::size_t(void*, std::size_t, const void*, std::size_t);
+    using IsError = unsigned(std::size_t);
+    using ErrorName = const char*(std::size_t);
+    static auto* const decompress = reinterpret_cast<Decompress*>(
+        library == nullptr ? nullptr : dlsym(library, "ZSTD_decompress"));
+    if (decompress == nullptr)
+        throw std::runtime_error("a zstd frame needs libzstd.so.1, which is not there");
+    static auto* const is_error = reinterpret_cast<IsError*>(dlsym(library, "ZSTD_isError"));
+    static auto* const error_name =
+        reinterpret_cast<ErrorName*>(dlsym(library, "ZSTD_getErrorName"));
+    std::string out(size, '\0');
+    const std::size_t found = decompress(out.data(), size, packed.data(), packed.size());
+    if (is_error(found) != 0)
+        throw std::runtime_error(std::string("a zstd frame is damaged: ") + error_name(found));
+    if (found != size) throw std::runtime_error("a zstd frame is damaged: it has another size");
+    return out;
 }
 
 std::string unpack_lz4(std::string_view packed, std::size_t size) {

@@ -7,8 +7,8 @@
 
 namespace simulator {
 
-// A zstd frame (RFC 8878) and an LZ4 block (lz4_Block_format.md) of `size` bytes unpacked. Both
-// throw std::runtime_error where the data are damaged.
+// A zstd frame (by the system's libzstd.so.1) and an LZ4 block (lz4_Block_format.md) of `size`
+// bytes unpacked. Both throw std::runtime_error where the data are damaged.
 std::string unpack_zstd(std::string_view packed, std::size_t size);
 std::string unpack_lz4(std::string_view packed, std::size_t size);
 

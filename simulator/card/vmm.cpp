@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "internal.h"
+#include "works.h"
 
 namespace simulator {
 
@@ -157,6 +157,12 @@ cudaError_t create_physical(int card, std::uint64_t size, const char* function,
             if (physical.file >= 0) close(physical.file);
             return cudaErrorMemoryAllocation;
         }
+        void* const pages =
+            mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, physical.file, 0);
+        if (pages != MAP_FAILED) {
+            poison(pages, size);
+            munmap(pages, size);
+        }
     }
     *handle = virtual_memory().next++;
     virtual_memory().physical.emplace(*handle, std::move(physical));
@@ -203,6 +209,7 @@ cudaError_t unmap(std::uintptr_t address, std::uint64_t size) {
     }
     if (next != address + size) return cudaErrorInvalidValue;
     forget_contents(address, size);
+    forget_uses(address, size);
     if (computes()) unmap_pages(address, size);
     for (next = address; next < address + size;) {
         const Mapping mapping = virtual_memory().mappings.at(next);

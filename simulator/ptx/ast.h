@@ -1,6 +1,7 @@
 // What the parser makes of a module: variables, functions, and on demand the body of a function.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -68,6 +69,7 @@ struct Body {
     std::vector<Register> registers;
     std::vector<Statement> statements;
     std::unordered_map<std::string_view, u32> labels;  // index of the next statement
+    std::deque<std::string> names;                     // of labels in braces of their own
     std::vector<std::unique_ptr<Symbol>> symbols;      // variables that are declared in the body
     std::unordered_map<std::string_view, std::vector<std::string_view>> targets;  // .branchtargets
 };

@@ -75,6 +75,8 @@ enum class Type : u8 {
     e2m1x4,
     u4,
     s4,
+    u2,
+    s2,
     b1,
 };
 

@@ -12,6 +12,8 @@ namespace {
 
 // Backward branches before another warp runs; in a cooperative grid most of them only wait.
 constexpr s64 kSlice = 20'000, kShortSlice = 200;
+// Rounds in which all warps only wait for mbarriers, after which nobody is expected to come.
+constexpr u32 kFruitless = 100'000;
 
 u32 threads_of(const Warp& warp) {
     return static_cast<u32>(__builtin_popcount(warp.started & ~warp.exited));
@@ -44,6 +46,23 @@ void reduce(Block& block, const std::vector<u32>& warps) {
     }
 }
 
+// A barrier of the whole block is one place of the kernel: warps that part before it read what
+// others have not written yet (ggml-org/llama.cpp#27678).
+void require_one_place(Block& block, const std::vector<u32>& warps) {
+    Warp& first = block.warps[warps.front()];
+    for (const u32 number : warps) {
+        Warp& warp = block.warps[number];
+        if (warp.pc == first.pc) continue;
+        const Insn& insn = block.program->code[warp.pc - 1];
+        const SourceLine& other =
+            block.program->lines[block.program->code[first.pc - 1].step];
+        raise(warp, insn, static_cast<u32>(__builtin_ctz(warp.lanes)), Fault::Kind::barrier,
+              "barrier " + std::to_string(warp.barrier) + " is passed at two places: warp " +
+                  std::to_string(first.number) + " waits at line " + std::to_string(other.line) +
+                  (other.source.empty() ? "" : ", " + other.source));
+    }
+}
+
 // Opens each barrier that all expected threads have reached.  False: none.
 bool open_barriers(Block& block) {
     bool opened = false;
@@ -60,11 +79,18 @@ bool open_barriers(Block& block) {
         if (here.empty()) continue;
         arrived += block.arrived[number];
         // Without a count all threads take part; those that have ended do not.
-        if (expected == 0) expected = alive;
+        const bool whole = expected == 0;
+        if (whole) expected = alive;
         if (arrived < expected) continue;
+        if (whole) require_one_place(block, here);
         block.arrived[number] = 0;
         reduce(block, here);
-        if (block.watched) sync_warps(block, here, number);
+        if (block.watch != nullptr) {
+            for (Warp& warp : block.warps)
+                if (whole && warp.stop == Stop::done) give_clock(warp, number);
+            sync_warps(block, here, number);
+        }
+        if (block.launch->overlap != nullptr) share_wait(block, here);
         for (const u32 warp : here) block.warps[warp].stop = Stop::no;
         opened = true;
     }
@@ -101,6 +127,25 @@ bool open_barriers(Block& block) {
                   false}};
 }
 
+[[noreturn]] void raise_incomplete(Block& block) {
+    for (Warp& warp : block.warps) {
+        if (warp.stop != Stop::poll) continue;
+        const Insn* insn = &block.program->code[warp.pc];
+        for (u32 pc = warp.pc; pc-- > 0 && pc + 64 > warp.pc;) {
+            const Insn& before = block.program->code[pc];
+            if (before.step == kAll ||
+                block.program->lines[before.step].text.find("_wait") == std::string::npos)
+                continue;
+            insn = &before;
+            break;
+        }
+        raise(warp, *insn, static_cast<u32>(__builtin_ctz(warp.lanes)), Fault::Kind::barrier,
+              "the phase of an mbarrier is never completed: arrivals or bytes are missing, and all "
+              "threads of the block wait");
+    }
+    raise_deadlock(block);
+}
+
 }  // namespace
 
 void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, bool waits) {
@@ -117,7 +162,7 @@ void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, b
     }
     if (!waits) {
         block.arrived[barrier] += threads_of(warp);
-        if (block.watched) give_clock(warp, barrier);
+        if (block.watch != nullptr) give_clock(warp, barrier);
         return;
     }
     warp.barrier = barrier;
@@ -126,12 +171,13 @@ void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, b
 }
 
 bool run_block(Block& block) {
-    bool ran = false;
+    bool ran = false, only_polls = true;
     for (Warp& warp : block.warps) {
         if (warp.stop == Stop::done || waits(warp)) continue;
         warp.slice = block.launch->cooperative ? kShortSlice : kSlice;
         run_warp(warp, block.program->code.data());
         ran = true;
+        only_polls &= warp.stop == Stop::poll || warp.stop == Stop::done;
         const u64 most = block.launch->options.most_instructions;
         if (most != 0 && warp.warp_instructions > most) {
             const Insn& insn = block.program->code[warp.pc];
@@ -144,7 +190,10 @@ bool run_block(Block& block) {
     bool all_done = true;
     for (const Warp& warp : block.warps) all_done &= warp.stop == Stop::done;
     if (all_done) return true;
-    if (!open_barriers(block) && !ran) raise_deadlock(block);
+    if (open_barriers(block)) return false;
+    if (!ran) raise_deadlock(block);
+    block.fruitless = only_polls ? block.fruitless + 1 : 0;
+    if (block.fruitless > kFruitless && !block.launch->cooperative) raise_incomplete(block);
     return false;
 }
 

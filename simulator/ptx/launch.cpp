@@ -13,7 +13,8 @@
 #include <thread>
 
 #include "machine.h"
-#include "races.h"
+#include "lower.h"
+#include "watch.h"
 
 namespace ptx {
 
@@ -104,9 +105,9 @@ public:
         const u64 blocks = launch_.grid.volume();
         auto threads = static_cast<unsigned>(
             std::min<u64>(launch_.options.threads == 0 ? cores : launch_.options.threads, blocks));
-        if (launch_.options.races || launch_.options.uninitialized) threads = 1;
-        if (launch_.options.races && !launch_.cooperative && !program_.orders && blocks > 1)
-            sharing_ = std::make_unique<Sharing>();
+        if (launch_.options.races || launch_.options.uninitialized || launch_.overlap != nullptr)
+            threads = 1;
+        global_.between_blocks = !launch_.cooperative && !program_.orders && blocks > 1;
         Pool::get().run(threads, [this, threads] {
             const Environment environment;
             const double before = cpu_time();
@@ -117,6 +118,7 @@ public:
         result_.seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         if (error_ != nullptr) std::rethrow_exception(error_);
+        if (!result_.fault) result_.fault = std::move(race_);
         return std::move(result_);
     }
 
@@ -156,8 +158,6 @@ private:
         block.local_stride = program_.local_bytes;
         block.parameters = parameters_.data();
         block.parameter_size = program_.parameter_bytes;
-        block.watched = launch_.options.races || launch_.options.uninitialized;
-        block.sharing = sharing_.get();
         const u32 warps = (block.threads + kLanes - 1) / kLanes;
         const std::size_t registers = lines(program_.register_bytes);
         const std::size_t local = lines(std::size_t{block.local_stride} * warps * kLanes);
@@ -172,6 +172,8 @@ private:
         at += local;
         block.warps.resize(warps);
         std::fill(std::begin(block.arrived), std::end(block.arrived), 0);
+        block.bulk.clear();
+        block.fruitless = 0;
         for (u32 i = 0; i < warps; ++i, at += registers) {
             Warp& warp = block.warps[i];
             std::vector<Path> paths = std::move(warp.paths);
@@ -185,13 +187,16 @@ private:
             start_warp(warp, threads == kLanes ? kAll : (1U << threads) - 1);
             set_specials(warp);
         }
-        if (block.watched) start_watch(block);
+        const Options& options = launch_.options;
+        if (race_ || !(options.races || options.uninitialized)) block.watch.reset();
+        else start_watch(block, options.races ? &global_ : nullptr);
     }
 
     void finish(Block& block) {
-        if (block.watched) settle_writes(block);
-        if (block.sharing != nullptr) block.sharing->settle();
+        variant().finish_block(block);
+        if (block.watch != nullptr) settle_writes(block);
         const std::lock_guard lock(mutex_);
+        if (block.watch != nullptr && !race_) race_ = block.watch->found;
         for (const Warp& warp : block.warps) {
             result_.warp_instructions += warp.warp_instructions;
             result_.lane_instructions += warp.lane_instructions;
@@ -237,7 +242,6 @@ private:
                 finish(block);
             }
         });
-        stop_watch(block);
     }
 
     // Each thread of the host runs its share of the blocks in turn, a slice at a time.
@@ -254,15 +258,11 @@ private:
                 for (auto& block : blocks) {
                     if (cancelled_ || !run_block(*block)) continue;
                     finish(*block);
-                    stop_watch(*block);
                     block.reset();
                 }
                 std::erase(blocks, nullptr);
             }
         });
-        for (auto& block : blocks) {
-            if (block != nullptr) stop_watch(*block);
-        }
     }
 
     const Launch& launch_;
@@ -272,7 +272,8 @@ private:
     std::atomic<u64> next_{0};
     std::atomic<bool> cancelled_{false};
     std::mutex mutex_;
-    std::unique_ptr<Sharing> sharing_;
+    GlobalShadow global_;
+    std::optional<Fault> race_;  // or a read of what nothing wrote: the first one
     Result result_;
     std::exception_ptr error_;
 };

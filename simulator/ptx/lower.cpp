@@ -159,7 +159,6 @@ private:
         insn.meet = blocks_.post_dominator[block];  // a block until patch()
         const std::string_view base = statement.parts[0];
         Lowering lowering(*this, step, insn);
-        program_->orders |= orders(statement);
         bool known = false;
         if (base == "bra") {
             insn.target = blocks_.block_of[step.targets[0]];
@@ -181,6 +180,7 @@ private:
             known = lowering.all_taken();
         } else {
             known = knows_specials(statement) && select(lowering, base);
+            take_order(insn);
         }
         if (!known) {
             program_->operands.resize(first);
@@ -200,20 +200,12 @@ private:
         program_->code.push_back(insn);
     }
 
-    // Whether blocks may order what they do by an instruction (PTX ISA 8): not by one of a block's
-    // own memory or scope.
-    static bool orders(const Statement& statement) {
-        const std::string_view base = statement.parts[0];
-        const auto has = [&](std::initializer_list<std::string_view> words) {
-            return std::any_of(words.begin(), words.end(), [&](std::string_view word) {
-                const auto& parts = statement.parts;
-                return std::find(parts.begin(), parts.end(), word) != parts.end();
-            });
-        };
-        if (has({"cta", "shared", "shared::cta", "local"})) return false;
-        if (base == "fence" || base == "membar") return !has({"proxy", "mbarrier_init"});
-        return (base == "ld" || base == "st" || base == "atom" || base == "red") &&
-               has({"volatile", "relaxed", "acquire", "release", "acq_rel"});
+    // Not by an instruction of the block's own memory or scope may blocks order what they do.
+    void take_order(const Insn& insn) {
+        program_->fences |= insn.order > Order::relaxed;
+        const auto space = static_cast<Space>(insn.space);
+        program_->orders |= insn.order != Order::weak && insn.scope > Scope::cta &&
+                            space != Space::shared && space != Space::local;
     }
 
     bool knows_specials(const Statement& statement) const {

@@ -74,6 +74,7 @@ struct Variant {
     const char* name;
     const Entry* const* tables;  // ended by null
     Handler branch, branch_always, branch_or_leave, branch_table, meet, leave, not_computed;
+    void (*finish_block)(Block&);  // its threads ended
 };
 const Variant& variant();  // the best for this machine
 

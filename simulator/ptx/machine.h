@@ -17,6 +17,13 @@ namespace ptx {
 
 struct Warp;
 struct Insn;
+struct Knows;
+struct Watch;
+
+// PTX ISA 8 "Memory Consistency Model"; volatile and mmio are relaxed, sc is acq_rel.
+enum class Order : u8 { weak, relaxed, acquire, release, acq_rel };
+enum class Scope : u8 { none, cta, cluster, gpu, sys };
+
 using Handler = void (*)(Warp& warp, const Insn& insn, u32 lanes);
 
 // An operand is an offset in bytes into the warp's registers or, where bit 0 is set, into the
@@ -34,6 +41,9 @@ struct Insn {
     u8 count = 0;  // elements of a vector; other small numbers of the instruction
     u8 flags = 0;
     u32 extra = 0;
+    Order order = Order::weak;
+    Scope scope = Scope::none;
+    bool later = false;  // a part of cp.async: the access happens when the copy is performed
 };
 constexpr u32 kNoGuard = kAll;
 
@@ -64,7 +74,8 @@ struct Program {
     std::vector<Range> ranges;                  // of the module's variables, sorted
     std::vector<std::string> range_names;       // theirs
     std::vector<std::unique_ptr<u64[]>> plans;  // what instructions keep beside their operands
-    bool orders = false;  // it has fences or ordered accesses: blocks may wait for each other's data
+    bool fences = false;  // or accesses that acquire or release
+    bool orders = false;  // beyond the block: blocks may wait for each other's data
 };
 
 // Threads of a warp that are at one place.  Those that parted from each other are the children of
@@ -85,12 +96,32 @@ enum class Stop : u8 {
     done,
     yield,  // the slice is used up
     park,   // this path cannot go on, another one may
+    poll,   // as yield, and it waits for an mbarrier
 };
 
 struct AsyncCopy {
     u64 to[kLanes], from[kLanes];
     u32 lanes, bytes, source_bytes[kLanes];
     bool committed;
+    Insn insn;
+    std::shared_ptr<const Knows> knows;  // of the warp when it was issued; null: not watched
+};
+
+// A bulk copy that was issued (ops/bulk.cpp).
+struct BulkCopy {
+    struct Piece {
+        u8* to;
+        const u8* from;  // null: BulkCopy::fill
+        u32 bytes;
+    };
+    u32 warp = 0, lane = 0;
+    u8* barrier = nullptr;  // the mbarrier it completes on; null: a group
+    u32 bytes = 0;          // that it reports there
+    bool arrives = false;   // an arrival after the warp's copies by cp.async
+    u32 group = 0;          // of its thread, counted from 1; 0: not committed
+    u8 fill = 0, how = 0;
+    Type type = Type::none;
+    std::vector<Piece> pieces;
 };
 
 struct Block;
@@ -121,12 +152,11 @@ struct alignas(64) Warp {
     u32 barrier = 0, barrier_threads = 0;
     u32 reduce_operand = 0, reduce_kind = 0, reduce_input = 0;
     std::vector<AsyncCopy> copies;
+    u32 bulk_groups[kLanes] = {};  // that each thread committed
     u64 checksum = 0;
     u32 carry = 0;  // CC.CF (PTX ISA 9.7.2), a bit a lane
+    bool waited = false, triggered = false;  // griddepcontrol: by a thread of the warp
 };
-
-struct Races;
-struct Sharing;
 
 struct Block {
     const Program* program = nullptr;
@@ -142,9 +172,9 @@ struct Block {
     std::vector<Warp> warps;
     u32 threads = 0;
     u32 arrived[16] = {};  // threads that bar.arrive counted at each barrier
-    Races* races = nullptr;
-    bool watched = false;  // races or uninitialized reads are looked for
-    Sharing* sharing = nullptr;  // of the launch, where races between blocks are looked for
+    std::shared_ptr<Watch> watch;  // null: races and uninitialized reads are not looked for
+    std::vector<BulkCopy> bulk;  // not performed yet
+    u32 fruitless = 0;  // rounds in which all warps only waited for mbarriers
     std::function<void(const std::string&)> print;
     // What cooperative groups find through %envreg1 and %envreg2 (driver_abi.h): its size and the
     // counter of the grid's barrier.  0: the launch is not cooperative.
@@ -199,12 +229,36 @@ void find_global(Warp& warp, const Insn& insn, u32 lanes, const u64* addresses, 
 [[noreturn]] void raise_window(Warp& warp, const Insn& insn, u32 lane, Space space, u64 offset,
                                u32 bytes, u64 size, Use use);
 [[noreturn]] void raise_misaligned(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 bytes);
-// races.cpp: options `races` and `uninitialized`.
-void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
-void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
+
+// ---- watch.cpp: options `races` and `uninitialized` ----
+
+// `at`: in shared memory, or in global memory.
+void watch_access(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use,
+                  bool shared);
+// A lane's value is not there after its store: another lane of the instruction wrote there, too.
+void watch_parted(Warp& warp, const Insn& insn, u32 lane, u32 lanes, u8* const* at, u32 bytes);
+// Lanes execute one instruction together: bar.warp.sync orders what they do, others do not.
+void watch_together(Warp& warp, const Insn& insn, u32 lanes);
+void order_lanes(Warp& warp, u32 lanes);
+void watch_fence(Warp& warp, u32 lanes);
 // The warps wait at a barrier that opens; others have given their clocks (bar.arrive).
 void sync_warps(Block& block, const std::vector<u32>& warps, u32 barrier);
 void give_clock(Warp& warp, u32 barrier);
+// What the lanes know when a copy is issued, which counts when it is performed.
+std::shared_ptr<const Knows> known_now(Warp& warp);
+void watch_copy(Warp& warp, const AsyncCopy& copy, const std::function<void()>& perform);
+// mbarrier: the warp goes on after all that gave theirs.
+void take_clock(Warp& warp, u32 barrier);
+
+// ---- overlap.cpp: this launch and other works, where Launch::overlap is given ----
+
+// Raises a fault where another work touches the memory and nothing orders the two.
+void watch_works(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
+// griddepcontrol.wait and .launch_dependents (PTX ISA 9.7.13).
+void wait_for_grids(Warp& warp);
+void launch_dependents(Warp& warp);
+// These warps passed a barrier: what one of them waited for, all have.
+void share_wait(Block& block, const std::vector<u32>& warps);
 
 // ---- system.cpp: what leaves the arithmetic ----
 

@@ -20,6 +20,8 @@ struct Scope {
     std::unordered_map<std::string_view, Names> ranges;
     std::unordered_map<std::string_view, u32> registers;
     std::unordered_map<std::string_view, Symbol*> symbols;
+    std::unordered_map<std::string_view, std::string_view> labels;  // to a name of the body's own
+    std::size_t first = 0;  // statement
 };
 
 u32 digits_of(std::string_view name, std::string_view* prefix) {
@@ -53,9 +55,10 @@ public:
         while (!in_.at_end()) {
             if (in_.accept('{')) {
                 scopes_.emplace_back();
+                scopes_.back().first = body_.statements.size();
             } else if (in_.accept('}')) {
                 if (scopes_.size() == 1) in_.fail("a '}' too many");
-                scopes_.pop_back();
+                close();
             } else if (in_.accept(';')) {
             } else if (in_.peek() == '.') {
                 directive(in_.word());
@@ -121,6 +124,20 @@ private:
         }
     }
 
+    // A label is known in its own braces alone: inline assembly has the same ones again and again.
+    void close() {
+        const Scope& scope = scopes_.back();
+        const std::size_t end = scope.labels.empty() ? scope.first : body_.statements.size();
+        for (std::size_t i = scope.first; i < end; ++i) {
+            for (Operand& operand : body_.statements[i].operands) {
+                const auto found = scope.labels.find(operand.name);
+                if (operand.kind == Kind::label && found != scope.labels.end())
+                    operand.name = found->second;
+            }
+        }
+        scopes_.pop_back();
+    }
+
     // A name followed by one ':'.
     bool label() {
         Lexer ahead = in_;
@@ -148,7 +165,12 @@ private:
                 return true;
             }
         }
-        body_.labels[name] = static_cast<u32>(body_.statements.size());
+        std::string_view own = name;
+        if (scopes_.size() > 1) {
+            body_.names.push_back(std::string(name) + "@" + std::to_string(body_.names.size()));
+            own = scopes_.back().labels[name] = body_.names.back();
+        }
+        body_.labels[own] = static_cast<u32>(body_.statements.size());
         return true;
     }
 

@@ -61,6 +61,7 @@ struct Variable {
     bool constant = false;
 };
 
+struct Fault;
 struct Program;  // a kernel's code in the compact form (program.h)
 struct ModuleData;
 
@@ -83,6 +84,7 @@ public:
 private:
     friend struct ModuleData;
     friend class Module;
+    friend std::optional<Fault> early_access(const Kernel& kernel);  // order.h
     std::string name_;
     std::vector<Parameter> parameters_;
     std::uint32_t most_threads_ = 0;
@@ -121,6 +123,8 @@ struct Options {
     std::uint64_t most_instructions = 0;  // of a warp, then `Fault::Kind::endless`; 0: no limit
 };
 
+class Overlap;  // order.h
+
 struct Launch {
     const Kernel* kernel = nullptr;
     Size grid, block;
@@ -132,9 +136,11 @@ struct Launch {
     // and shared memory exist at once, too.
     bool cooperative = false;
     Options options;
+    // What orders this launch and other works that touch the same memory; null: not watched.
+    Overlap* overlap = nullptr;
 };
 
-// Why a kernel ended early.
+// Why a kernel ended early; a race or an uninitialized read did not end it.
 struct Fault {
     enum class Kind {
         not_computed,   // an instruction that the interpreter lacks: `what` is the opcode

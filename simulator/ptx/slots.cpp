@@ -34,7 +34,8 @@ bool has_no_result(const Statement& statement) {
                                                  "pmevent",
                                                  "applypriority",
                                                  "call",
-                                                 "setmaxnreg"};
+                                                 "setmaxnreg",
+                                                 "tensormap"};
     const std::string_view base = statement.parts[0];
     if (std::find(std::begin(kNone), std::end(kNone), base) == std::end(kNone)) return false;
     // bar.red has one.

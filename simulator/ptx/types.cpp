@@ -50,6 +50,8 @@ Type parse_type(std::string_view word) {
                                                                 {"e2m1x4", T::e2m1x4},
                                                                 {"u4", T::u4},
                                                                 {"s4", T::s4},
+                                                                {"u2", T::u2},
+                                                                {"s2", T::s2},
                                                                 {"b1", T::b1}};
     for (const auto& [name, type] : kNames) {
         if (name == word) return type;
@@ -63,6 +65,8 @@ u32 bits_of(Type type) {
         case T::none:
         case T::pred: return 0;
         case T::b1: return 1;
+        case T::u2:
+        case T::s2: return 2;
         case T::u4:
         case T::s4: return 4;
         case T::b8:
@@ -98,7 +102,8 @@ u32 bits_of(Type type) {
 }
 
 bool is_signed(Type type) {
-    return type == Type::s8_ || type == Type::s16_ || type == Type::s32_ || type == Type::s64_;
+    return type == Type::s8_ || type == Type::s16_ || type == Type::s32_ || type == Type::s64_ ||
+           type == Type::s4 || type == Type::s2;
 }
 
 bool is_float(Type type) {

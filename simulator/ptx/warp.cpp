@@ -168,6 +168,7 @@ bool wait_for(Warp& warp, const Insn& insn, u32 members, u32* lanes) {
         for (Path& other : warp.paths) {
             if (other.alive && other.parked) ++other.pc, other.parked = false;
         }
+        if (warp.block->watch != nullptr) order_lanes(warp, parked & members);
         pick(warp);
         return true;
     }
@@ -194,7 +195,7 @@ void run_warp(Warp& warp, const Insn* code) {
             lanes == kAll ? kLanes : static_cast<u64>(__builtin_popcount(lanes));
         insn.run(warp, insn, lanes);
     }
-    if (warp.stop == Stop::yield && warp.live_paths > 1) {
+    if ((warp.stop == Stop::yield || warp.stop == Stop::poll) && warp.live_paths > 1) {
         // Threads that spin must not keep the others of their warp from running.
         const s32 spinning = warp.current;
         save(warp);

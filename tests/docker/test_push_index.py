@@ -11,7 +11,7 @@ import pytest
 
 from builder.publish import attachments
 from builder.publish.registry import Repository
-from builder.publish.verdicts import VERDICT, referrers
+from builder.publish.verdicts import SLSA, VERDICT, kind_of, referrers
 from support.platforms import Two
 from support.publishing import own, verified
 from support.registries import Proxy
@@ -39,7 +39,7 @@ def tags(repository: Repository) -> dict[str, str]:
 
 
 def kinds(repository: Repository, digest: str) -> set[str]:
-    return {each["artifactType"] for each in referrers(repository, digest)}
+    return {kind_of(each) for each in referrers(repository, digest)}
 
 
 def test_an_index_of_the_images_gets_the_tags(
@@ -63,7 +63,7 @@ def test_an_index_of_the_images_gets_the_tags(
     assert parsed["annotations"]["org.opencontainers.image.version"] == "1"
     assert immutable == f"1-{parsed['annotations']['builder.key'][:12]}"
     for digest in digests.values():
-        assert {VERDICT, attachments.SPDX, attachments.PROVENANCE} <= kinds(repository, digest)
+        assert {VERDICT, attachments.SPDX, SLSA} <= kinds(repository, digest)
     # The index comes after the images, and the tags after the index.
     puts = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line]
     given = [

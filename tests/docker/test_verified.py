@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -16,12 +17,25 @@ from uuid import uuid4
 import pytest
 
 from builder.build import record
-from builder.publish import attachments
-from builder.publish.attachments import LOCAL, NAMES, RECIPE, attached
+from builder.publish.attachments import LOCAL, RECIPE, SPDX, attached
 from builder.publish.push import local_image, upload
 from builder.publish.registry import MANIFESTS, Manifest, Repository
+from builder.publish.signing import BUNDLE, statement_in
 from builder.publish.tags import MOVE
-from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT, referrers
+from builder.publish.verdicts import (
+    OLD_VERDICT,
+    SIGNATURE,
+    SLSA,
+    TEXT,
+    VERDICT,
+    AttachedFile,
+    Attachment,
+    Trust,
+    attach_all,
+    files_of,
+    kind_of,
+    referrers,
+)
 from support.commands import ForkServer
 from support.publishing import own, tags, verified
 from support.registries import Proxy, attach
@@ -83,7 +97,20 @@ def built_again(image: dict[str, Any], tmp_path: Path, made: set[str]) -> Again:
 def verdicts(repository: Repository, digest: str) -> list[dict[str, str]]:
     """The annotations of the verdicts that are attached to an image."""
     entries = referrers(repository, digest)
-    return [each["annotations"] for each in entries if each["artifactType"] == VERDICT]
+    return [each["annotations"] for each in entries if kind_of(each) == VERDICT]
+
+
+def bundles(repository: Repository, digest: str) -> list[bytes]:
+    """The bundles of the signed verdicts on an image."""
+    entries = [each for each in referrers(repository, digest) if kind_of(each) == VERDICT]
+    signed = [each["digest"] for each in entries if each["artifactType"] == BUNDLE]
+    return [files_of(repository, read(repository, each))[0].content for each in signed]
+
+
+def read(repository: Repository, digest: str) -> Manifest:
+    found = repository.manifest(digest)
+    assert found is not None
+    return found
 
 
 def backdoored(repository: Repository, image: dict[str, Any], folder: Path, made: set[str]) -> str:
@@ -240,8 +267,8 @@ def test_what_another_machine_made_without_a_key_is_refused(
     monkeypatch.delenv("BUILDER_COSIGN_KEY")
     push()
     first = image["digest"]
-    (unsigned,) = verdicts(repository, first)
-    assert SIGNATURE not in unsigned
+    assert len(verdicts(repository, first)) == 1
+    assert bundles(repository, first) == []
     there = [each["digest"] for each in referrers(repository, first)]
     here = built_again()
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(key))
@@ -263,11 +290,15 @@ def test_a_machine_that_built_the_same_signs_it(
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(key))
     push()
     assert verified(f"{repository.name}:1", key.with_name("cosign.pub"))
-    signed = verdicts(repository, image["digest"])[-1]
-    assert signed[SIGNATURE]
-    told = json.loads(signed[TEXT])
-    assert (told["digest"], told["key"]) == (image["digest"], image["key"])
+    (signed,) = bundles(repository, image["digest"])
+    statement = json.loads(statement_in(signed))
+    assert statement["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
+    told = statement["predicate"]
+    assert (told["result"], told["key"]) == ("passed", image["key"])
     assert told["checks"]["file"] >= 1
+    # What was attached without a signature is attached again, signed.
+    kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
+    assert kinds.count(BUNDLE) == 2
     assert "signed" not in push().stderr
     assert len(verdicts(repository, image["digest"])) == 2
 
@@ -283,9 +314,9 @@ def test_what_is_missing_of_an_image_that_is_there_is_attached(
     repository.put_manifest(own(image), local.manifest)
     push()
     assert set(tags(registry).values()) == {image["digest"]}
-    kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
-    assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT, MOVE])
-    (provenance,) = attached(repository, "1", attachments.PROVENANCE)
+    kinds = [kind_of(each) for each in referrers(repository, image["digest"])]
+    assert sorted(kinds) == sorted([SPDX, SLSA, RECIPE, VERDICT, MOVE])
+    (provenance,) = attached(repository, "1", SLSA)
     told = json.loads(provenance.content)
     assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
     assert told["predicate"]["runDetails"]["builder"]["id"] == LOCAL
@@ -305,7 +336,7 @@ def test_a_signed_verdict_counts_on_another_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     push()
-    assert verdicts(repository, image["digest"])[0][SIGNATURE]
+    assert len(bundles(repository, image["digest"])) == 1
     here = built_again()
     monkeypatch.delenv("BUILDER_COSIGN_KEY")
     # Whoever trusts the public key needs nothing else.
@@ -313,7 +344,7 @@ def test_a_signed_verdict_counts_on_another_machine(
     proxy.requests.clear()
     done = push("--json")
     assert json.loads(done.stdout)["digest"] == image["digest"]
-    assert not proxy.count("GET .*/blobs/")
+    assert proxy.count("GET .*/blobs/") == 1, "only the verdict is read"
     # Another key says nothing, nor does a verdict of another image.
     other = tmp_path / "other"
     other.mkdir()
@@ -342,18 +373,32 @@ def test_a_probe_that_was_tightened_is_checked_anew(
 
 
 def test_a_verdict_speaks_for_one_image(
-    image: dict[str, Any], push: Any, registry: str, key: Path, repository: Repository
+    image: dict[str, Any],
+    push: Any,
+    registry: str,
+    key: Path,
+    repository: Repository,
+    tmp_path: Path,
 ) -> None:
     """The signed verdict of a good image does not help another one that it is attached to."""
-    assert key
     push()
-    (verdict,) = verdicts(repository, image["digest"])
+    (verdict,), (bundle,) = (each(repository, image["digest"]) for each in (verdicts, bundles))
     digest = forged(repository, image)
     manifest = repository.manifest(digest)
     assert manifest is not None
-    attach(repository, manifest, VERDICT, verdict)
     lie = json.loads(verdict[TEXT]) | {"digest": digest}
-    attach(repository, manifest, VERDICT, {**verdict, TEXT: json.dumps(lie)})
-    attach(repository, manifest, VERDICT, {TEXT: json.dumps(lie), SIGNATURE: "garbage"})
+    parts = json.loads(bundle)
+    payload = parts["dsseEnvelope"]["payload"]
+    changed = base64.b64decode(payload).replace(image["digest"][7:].encode(), digest[7:].encode())
+    parts["dsseEnvelope"]["payload"] = base64.b64encode(changed).decode()
+    for content in (bundle, json.dumps(parts).encode(), b"{}", b"garbage", changed):
+        file = AttachedFile("verdict.sigstore.json", BUNDLE, content)
+        told = {**verdict, TEXT: json.dumps(lie)}
+        attach_all(repository, manifest, [Attachment(BUNDLE, (file,), told)])
+    # So were verdicts attached before: a signed one of another image, and lies.
+    old = Trust(str(key), (), tmp_path / "old").attachment(OLD_VERDICT, TEXT, verdict[TEXT])
+    attach(repository, manifest, OLD_VERDICT, dict(old.annotations))
+    attach(repository, manifest, OLD_VERDICT, {**old.annotations, TEXT: json.dumps(lie)})
+    attach(repository, manifest, OLD_VERDICT, {TEXT: json.dumps(lie), SIGNATURE: "garbage"})
     refused(push(expect=12), digest, image["digest"])
     assert tags(registry)["1"] == image["digest"]

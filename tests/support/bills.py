@@ -13,8 +13,9 @@ from builder.build.record import Record
 from builder.checks.verdict import Verdict
 from builder.core.platforms import Platforms
 from builder.plan.plan import Plan
-from builder.publish.attachments import PROVENANCE, SPDX, documents_of
+from builder.publish.attachments import SPDX, documents_of
 from builder.publish.sbom import Dpkg, parse_dpkg
+from builder.publish.verdicts import SLSA
 from support.catalogs import AMD64, rendered
 from support.environment import REPOSITORY
 
@@ -213,7 +214,7 @@ def faults(document: dict[str, Any]) -> list[str]:
 
 
 def provenance(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name)[PROVENANCE])
+    found: dict[str, Any] = json.loads(texts(name)[SLSA])
     return found
 
 
@@ -258,5 +259,7 @@ def in_catalog(root: Path, name: str, text: str) -> Plan:
     for part in ("bases", "locks"):
         if not (folder / part).exists():
             (folder / part).symlink_to(REPOSITORY / "recipes" / part)
+    if not (root / "patches").exists():
+        (root / "patches").symlink_to(REPOSITORY / "patches")
     (folder / f"{name}.toml").write_text(text)
     return rendered(root, name)

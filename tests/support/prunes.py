@@ -20,7 +20,7 @@ from builder.publish import prune as prune_plan
 from builder.publish.prune import survey
 from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.tags import MOVE
-from builder.publish.verdicts import UNSIGNED, AttachedFile, referrers
+from builder.publish.verdicts import UNSIGNED, AttachedFile, kind_of, referrers
 from support.environment import REPOSITORY
 from support.moves import attach_note
 from support.registries import attach
@@ -138,7 +138,7 @@ def worn(repository: Repository, digest: str) -> list[str]:
     """What is attached to an image, and there."""
     entries = referrers(repository, digest)
     there = [entry for entry in entries if repository.manifest(entry["digest"])]
-    return sorted(entry["artifactType"] for entry in there)
+    return sorted(kind_of(entry) for entry in there)
 
 
 @pytest.fixture

@@ -46,6 +46,29 @@ class Fault:
     first: Callable[[], object] = lambda: None
 
 
+Refusal = Callable[[str, str, bytes], tuple[int, str, str] | None]
+"""The status, the code and the message for a method, a path and a content that are refused."""
+
+
+def immutable(prefix: str) -> Refusal:
+    """A rule by which tags that begin so do not move, as Harbor words it."""
+    put: dict[str, bytes] = {}
+
+    def refuse(method: str, path: str, content: bytes) -> tuple[int, str, str] | None:
+        tag = path.rpartition("/manifests/")[2]
+        if method != "PUT" or ":" in tag or not tag.startswith(prefix):
+            return None
+        if put.setdefault(path, content) == content:
+            return None
+        return (
+            412,
+            "PRECONDITION",
+            f"Failed to process request due to '{tag}' configured as immutable.",
+        )
+
+    return refuse
+
+
 @dataclass
 class Proxy:
     """A loopback address before ``registry``; ``requests`` are those that reached it, in order.
@@ -63,6 +86,15 @@ class Proxy:
     requests: list[str] = field(default_factory=list)
     subjects: dict[str, list[dict[str, Any]]] | None = None
     conditional: bool = False
+    told_only: bool = False
+    """It answers ``OCI-Subject`` and has no API: docker/hub-feedback#2372."""
+    lists_nothing: bool = False
+    """Its API lists nothing, ever, and no answer has ``OCI-Subject``."""
+    by_digest: bool = False
+    """The tag ``sha256-HEX`` is the manifest of that digest, whatever was put there."""
+    refuse: Refusal = lambda *_: None
+    rewrite: Callable[[str], str] = lambda path: path
+    """The path that the registry gets."""
 
     def next_fault(self, request: str) -> Fault | None:
         for fault in self.faults:
@@ -73,7 +105,7 @@ class Proxy:
         return None
 
     def listing(self, digest: str) -> bytes:
-        manifests = (self.subjects or {}).get(digest, [])
+        manifests = [] if self.lists_nothing else (self.subjects or {}).get(digest, [])
         told = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": manifests}
         return json.dumps(told).encode()
 
@@ -81,7 +113,9 @@ class Proxy:
         """The headers for a manifest that was put, which is listed where it has a subject."""
         told = json.loads(content)
         subject = (told.get("subject") or {}).get("digest", "")
-        if not subject or self.subjects is None:
+        if subject and self.told_only:
+            return {"OCI-Subject": subject}
+        if not subject or self.subjects is None or self.lists_nothing:
             return {}
         entry = {
             "mediaType": told["mediaType"],
@@ -90,7 +124,8 @@ class Proxy:
             "artifactType": told.get("artifactType") or told["config"]["mediaType"],
             "annotations": told.get("annotations") or {},
         }
-        self.subjects.setdefault(subject, []).append(entry)
+        known = self.subjects.setdefault(subject, [])
+        known += [entry] if entry not in known else []
         return {"OCI-Subject": subject}
 
     def passed_on(
@@ -98,12 +133,18 @@ class Proxy:
     ) -> tuple[int, bytes, dict[str, str], str | None]:
         """Status, content and headers of an answer, and the size that one to HEAD tells."""
         _, asked, digest = path.rpartition("/referrers/")
+        if refused := self.refuse(method, path, body):
+            status, code, message = refused
+            told = json.dumps({"errors": [{"code": code, "message": message}]}).encode()
+            return status, told, {"Content-Type": "application/json"}, None
+        if self.by_digest and method in {"GET", "HEAD"}:
+            path = path.replace("/manifests/sha256-", "/manifests/sha256:")
         if asked and self.subjects is not None:
             return 200, self.listing(digest), {"Content-Type": MANIFESTS[1]}, None
         if self.fails(method, path, headers):
             return 412, b"", {}, None
         connection = http.client.HTTPConnection(self.registry)
-        connection.request(method, path, body, dict(headers))
+        connection.request(method, self.rewrite(path), body, dict(headers))
         answer = connection.getresponse()
         content = answer.read()
         kept = {name: value for name, value in answer.getheaders() if name.lower() not in LEFT_OUT}

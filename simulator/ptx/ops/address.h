@@ -132,7 +132,8 @@ inline void find_lanes(Warp& w, const Insn& i, u32 lanes, u64* a, Space space, u
             if (high >= block.shared_size || block.shared_size - high < bytes)
                 refuse(w, i, lanes, a, space, bytes, block.shared_size, use);
             place(out, a, reinterpret_cast<u64>(block.shared), low, high, lanes, bytes);
-            if (__builtin_expect(block.watched, 0)) watch_shared(w, i, lanes, out.at, bytes, use);
+            if (__builtin_expect(block.watch != nullptr, 0) && !i.later)
+                watch_access(w, i, lanes, out.at, bytes, use, true);
             return;
         }
         case Space::local: {
@@ -166,8 +167,10 @@ inline void find_lanes(Warp& w, const Insn& i, u32 lanes, u64* a, Space space, u
             if (__builtin_expect(!is_known(w, low, high, bytes), 0))
                 find_global(w, i, lanes, a, bytes, use);
             place(out, a, 0, low, high, lanes, bytes);
-            if (__builtin_expect(block.sharing != nullptr, 0))
-                watch_global(w, i, lanes, out.at, bytes, use);
+            if (__builtin_expect(block.watch != nullptr, 0) && !i.later && space != Space::constant)
+                watch_access(w, i, lanes, out.at, bytes, use, false);
+            if (__builtin_expect(block.launch->overlap != nullptr, 0))
+                watch_works(w, i, lanes, out.at, bytes, use);
             return;
     }
 }
@@ -185,6 +188,9 @@ PTX_INLINE void locate(Warp& w, const Insn& i, u32 operand, u32 lanes, u32 bytes
     find_lanes(w, i, lanes, a, space, bytes, use, out);
 }
 
+// Adds what was stored to global memory to the warp's checksum (memory.cpp).
+void add_checksum(Warp& w, const u8* at, u32 bytes);
+
 // Space::generic where the instruction names none.
 inline Space take_space(Lowering& l) {
     Space space = Space::generic;
@@ -197,12 +203,29 @@ inline Space take_space(Lowering& l) {
     return space;
 }
 
-// Scopes, orders and hints (PTX ISA 8 "Memory Consistency Model"): lanes access memory in the
-// order of the program here, which satisfies all of them.
-inline void ignore_hints(Lowering& l) {
-    l.ignore({"weak", "relaxed", "acquire", "release", "acq_rel", "sc",   "volatile", "mmio",
-              "cta",  "cluster", "gpu",     "sys",     "ca",      "cg",   "cs",       "lu",
-              "cv",   "wb",      "wt",      "nc",      "unified", "noftz"});
+// Lanes access memory in the order of the program here, which satisfies all orders; the watch
+// looks at them.
+inline void take_order(Lowering& l) {
+    Insn& insn = l.insn();
+    const auto any = [&](std::initializer_list<std::string_view> words) {
+        return !l.first_of(words).empty();
+    };
+    if (any({"relaxed", "volatile", "mmio"})) insn.order = Order::relaxed;
+    if (any({"acquire"})) insn.order = Order::acquire;
+    if (any({"release"})) insn.order = Order::release;
+    if (any({"acq_rel"}) || any({"sc"})) insn.order = Order::acq_rel;
+    const bool named = insn.order != Order::weak;
+    if (named) insn.scope = Scope::sys;  // volatile
+    const auto scope = [&](std::string_view word, Scope is) {
+        if (l.take(word) && named) insn.scope = is;
+    };
+    scope("cta", Scope::cta), scope("cluster", Scope::cluster);
+    scope("gpu", Scope::gpu), scope("gl", Scope::gpu), scope("sys", Scope::sys);
+}
+
+inline void take_hints(Lowering& l) {
+    take_order(l);
+    l.ignore({"weak", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "noftz"});
     l.ignore_prefix("L1::");
     l.ignore_prefix("L2::");
     l.ignore_prefix("level::");

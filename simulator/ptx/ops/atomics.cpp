@@ -138,7 +138,8 @@ Handler handler_of(Type type, u8 op, Space space) {
 
 bool select(Lowering& l, bool has_result) {
     const Space space = take_space(l);
-    ignore_hints(l);
+    take_hints(l);
+    if (l.insn().order == Order::weak) l.insn().order = Order::relaxed;  // of no scope
     l.ignore({"v2", "v4", "v8"});
     static constexpr std::string_view kNames[] = {"add", "min", "max", "inc",  "dec",
                                                   "and", "or",  "xor", "exch", "cas"};

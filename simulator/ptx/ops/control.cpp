@@ -159,19 +159,20 @@ const Entry kControl[] = {
 
 extern const Entry kInteger[], kBits[], kFloat[], kApprox[], kLogic[], kMove[], kCompare[],
     kMemory[], kConvert[], kHalf[], kAtomics[], kWarpWide[], kMatrix[], kMatrixMemory[], kWmma[],
-    kCopies[], kCalls[];
+    kCopies[], kCalls[], kBarriers[], kBulk[], kGrids[];
+void finish_block(Block& block);  // bulk.cpp
 
 namespace {
 const Entry* const kTables[] = {kLogic,    kMove,    kCompare, kInteger, kBits,
                                 kFloat,    kMemory,  kConvert, kApprox,  kHalf,
                                 kWarpWide, kAtomics, kControl, kMatrix,  kMatrixMemory,
-                                kWmma,     kCopies,  kCalls,   nullptr};
+                                kWmma,     kBulk,    kCopies,  kCalls,   kBarriers,     kGrids, nullptr};
 }  // namespace
 
 #define PTX_TEXT(x) PTX_TEXT_(x)
 #define PTX_TEXT_(x) #x
 extern const Variant kVariant;
 const Variant kVariant = {PTX_TEXT(PTX_VARIANT), kTables, branch, branch_always, branch_or_leave,
-                          branch_table,          meet,    leave,  not_computed};
+                          branch_table,          meet,    leave,  not_computed,  finish_block};
 
 }  // namespace ptx::PTX_VARIANT

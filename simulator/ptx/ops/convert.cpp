@@ -335,7 +335,39 @@ Handler frequent(Type to, Type from, u32 to_bits, u32 from_bits, u8 rounding, u8
     return nullptr;
 }
 
+// cvt.pack.sat: a above b, both saturated; above them c, if it is there.
+void pack_h(Warp& w, const Insn& i, u32 lanes) {
+    const auto to = static_cast<Type>(i.extra);
+    const u32 bits = bits_of(to), mask = (1U << bits) - 1;
+    const s32 most = static_cast<s32>(is_signed(to) ? mask >> 1 : mask),
+              least = is_signed(to) ? -most - 1 : 0;
+    const s32 *const a = slot<s32>(w, i, 1), *const b = slot<s32>(w, i, 2);
+    const u32* const c = slot<u32>(w, i, 3);
+    const auto part = [=](s32 v) {
+        return static_cast<u32>(v < least ? least : v > most ? most : v) & mask;
+    };
+    write(slot<u32>(w, i, 0), lanes, [=](u32 l) {
+        const u32 rest = bits == 16 ? 0 : c[l] << (2 * bits);
+        return rest | part(a[l]) << bits | part(b[l]);
+    });
+}
+bool pack(Lowering& l) {
+    const Type to = l.type(0);
+    const bool halves = to == Type::u16_ || to == Type::s16_,
+               small = to == Type::u8_ || to == Type::s8_ || to == Type::u4 || to == Type::s4 ||
+                       to == Type::u2 || to == Type::s2;
+    if (!l.take("sat") || l.type(1) != Type::s32_ || !(halves || small) ||
+        l.operands() != (halves ? 3 : 4) || (small && l.type(2) != Type::b32))
+        return false;
+    l.insn().extra = static_cast<u32>(to);
+    l.destination(0, 32), l.source(1, 32), l.source(2, 32);
+    l.source(small ? 3 : 2, 32);
+    l.insn().run = pack_h;
+    return true;
+}
+
 bool cvt(Lowering& l) {
+    if (l.take("pack")) return pack(l);
     if (l.types().size() == 3) return select_narrow(l);
     const Type to = l.type(0), from = l.type(1);
     const auto simple = [](Type t) {

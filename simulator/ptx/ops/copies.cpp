@@ -2,22 +2,27 @@
 // that forgets to wait reads what was there.
 #include <algorithm>
 
-#include "address.h"
+#include "mbarrier.h"
 
 namespace ptx::PTX_VARIANT {
 
 namespace {
 
+void perform(const AsyncCopy& copy) {
+    for (u32 l = 0; l < kLanes; ++l) {
+        if (!has(copy.lanes, l)) continue;
+        auto* const to = reinterpret_cast<u8*>(copy.to[l]);
+        const u32 bytes = copy.source_bytes[l];
+        std::memcpy(to, reinterpret_cast<const u8*>(copy.from[l]), bytes);
+        std::memset(to + bytes, 0, copy.bytes - bytes);  // the rest is zeros
+    }
+}
+
 void perform(Warp& w, u32 count) {
     for (u32 n = 0; n < count; ++n) {
         const AsyncCopy& copy = w.copies[n];
-        for (u32 l = 0; l < kLanes; ++l) {
-            if (!has(copy.lanes, l)) continue;
-            auto* const to = reinterpret_cast<u8*>(copy.to[l]);
-            const u32 bytes = copy.source_bytes[l];
-            std::memcpy(to, reinterpret_cast<const u8*>(copy.from[l]), bytes);
-            std::memset(to + bytes, 0, copy.bytes - bytes);  // the rest is zeros
-        }
+        if (copy.knows == nullptr) perform(copy);
+        else watch_copy(w, copy, [&] { perform(copy); });
     }
     w.copies.erase(w.copies.begin(), w.copies.begin() + count);
 }
@@ -36,7 +41,9 @@ void copy_h(Warp& w, const Insn& i, u32 lanes) {
     copy.bytes = i.extra;
     const u32* const size = i.count & 1 ? slot<u32>(w, i, 2) : nullptr;
     const u32 ignored = i.count & 2 ? *slot<u32>(w, i, 2) ^ i.operands[3] : 0;
+    if (w.block->watch != nullptr) copy.insn = i, copy.knows = known_now(w);
     Insn part = i;
+    part.later = true;
     part.immediate = i.immediate & 0xffffffff;
     part.immediate = static_cast<u64>(static_cast<s64>(static_cast<s32>(part.immediate)));
     part.flags = i.flags & 3;
@@ -132,6 +139,8 @@ bool cp(Lowering& l) {
 }
 
 }  // namespace
+
+void complete_async(Warp& w) { perform(w, static_cast<u32>(w.copies.size())); }
 
 extern const Entry kCopies[];
 const Entry kCopies[] = {{"cp", cp}, {nullptr, nullptr}};

@@ -52,7 +52,19 @@ PTX_INLINE void set_predicate(u32* to, u32 lanes, u32 bits) {
     *to = (*to & ~lanes) | (bits & lanes);
 }
 
+// The lanes execute an instruction for which they wait for each other.
+PTX_INLINE void together(Warp& w, const Insn& i, u32 lanes) {
+    if (__builtin_expect(w.block->watch != nullptr, 0)) watch_together(w, i, lanes);
+}
+
 PTX_INLINE u32 first_lane(u32 lanes) { return static_cast<u32>(__builtin_ctz(lanes)); }
+
+inline void need_all(Warp& w, const Insn& i, u32 lanes) {
+    if (lanes == kAll) return;
+    raise(w, i, first_lane(lanes), Fault::Kind::invalid,
+          "all threads of the warp must execute this: lane " + std::to_string(first_lane(~lanes)) +
+              " does not take part");
+}
 
 template <class To, class From>
 PTX_INLINE To as(From from) {

@@ -135,7 +135,6 @@ struct Plan {
     enum { kF32, kF16, kS32, kS32Sat } c;
     u32 scales;  // of a row: 0 none, 1, 2, 4
     bool scale_is_e4m3;
-    u32 byte_a, thread_a, byte_b, thread_b;
 };
 
 // Fragments (9.7.14.5.1 ff.): lane 4g + t holds, in word r, row g + 8 (r mod 2) and the columns
@@ -166,11 +165,29 @@ void gather(Warp& w, const Insn& i, const Plan& p, Tile& tile) {
     }
 }
 
+// byte-id or thread-id, which all threads give alike: at most `most`, a multiple of `step`.
+u32 selector(Warp& w, const Insn& i, u32 operand, u32 most, u32 step) {
+    const u16* const ids = slot<u16>(w, i, operand);
+    for (u32 l = 0; l < kLanes; ++l) {
+        if (ids[l] == ids[0] && ids[l] <= most && ids[l] % step == 0) continue;
+        raise(w, i, l, Fault::Kind::invalid,
+              "a selector of scales is " + std::to_string(ids[l]) +
+                  (ids[l] == ids[0] ? ", which names no byte or thread of this shape"
+                                    : ", and another one in lane 0"));
+    }
+    return ids[0];
+}
+
 // Block scaling (9.7.14.3): row r of A takes bytes of lane 4 (r mod 8) + 2 thread-id-a + r / 8,
 // column n of B bytes of lane 4 n + thread-id-b.  Numbers times scales are exact.
+// operands: scale-a, byte-id-a, thread-id-a, scale-b, byte-id-b, thread-id-b
 void scale(Warp& w, const Insn& i, const Plan& p, Tile& tile) {
-    const u32 first = 2 * p.c_words + p.a_words + p.b_words;
-    const u32 *const sa = slot<u32>(w, i, first), *const sb = slot<u32>(w, i, first + 1);
+    const u32 first = 2 * p.c_words + p.a_words + p.b_words, last_byte = 4 - p.scales;
+    const u32 *const sa = slot<u32>(w, i, first), *const sb = slot<u32>(w, i, first + 3);
+    const u32 byte_a = selector(w, i, first + 1, last_byte, p.scales),
+              thread_a = selector(w, i, first + 2, 1, 1),
+              byte_b = selector(w, i, first + 4, last_byte, p.scales),
+              thread_b = selector(w, i, first + 5, 3, 1);
     const u32 each = p.k / p.scales;
     const auto value = [&](u32 word, u32 byte) {
         static const Table e4m3(kE4m3, 0, 7);
@@ -182,8 +199,8 @@ void scale(Warp& w, const Insn& i, const Plan& p, Tile& tile) {
     for (u32 s = 0; s < p.scales; ++s) {
         alignas(64) float rows[16], columns[8];
         for (u32 r = 0; r < 16; ++r)
-            rows[r] = value(sa[4 * (r & 7) + 2 * p.thread_a + (r >> 3)], p.byte_a + s);
-        for (u32 n = 0; n < 8; ++n) columns[n] = value(sb[4 * n + p.thread_b], p.byte_b + s);
+            rows[r] = value(sa[4 * (r & 7) + 2 * thread_a + (r >> 3)], byte_a + s);
+        for (u32 n = 0; n < 8; ++n) columns[n] = value(sb[4 * n + thread_b], byte_b + s);
         for (u32 k = s * each; k < (s + 1) * each; ++k) {
             for (u32 r = 0; r < 16; ++r) tile.a[k][r] *= rows[r];
             for (u32 n = 0; n < 8; ++n) tile.b[k][n] *= columns[n];
@@ -266,11 +283,7 @@ void write_d(Warp& w, const Insn& i, const Plan& p, u32 c_first, const Tile& til
 }
 
 void mma_h(Warp& w, const Insn& i, u32 lanes) {
-    if (lanes != kAll) {
-        raise(w, i, first_lane(lanes), Fault::Kind::invalid,
-              "mma.sync needs all threads of the warp: lane " + std::to_string(first_lane(~lanes)) +
-                  " does not take part");
-    }
+    need_all(w, i, lanes);
     const Plan& p = *reinterpret_cast<const Plan*>(i.immediate);
     Tile tile;
     gather(w, i, p, tile);
@@ -281,6 +294,7 @@ void mma_h(Warp& w, const Insn& i, u32 lanes) {
     if (p.m == 16) multiply<16>(tile, p.k);
     else multiply<8>(tile, p.k);
     write_d(w, i, p, c_first, tile);
+    together(w, i, lanes);
 }
 
 u32 number_in(std::string_view text, char after) {
@@ -292,15 +306,16 @@ u32 number_in(std::string_view text, char after) {
     return v;
 }
 
-bool add_scales(Lowering& l, Plan& p) {
-    // ..., scale-a, {byte-id-a, thread-id-a}, scale-b, {byte-id-b, thread-id-b}
-    for (std::size_t n : {5U, 7U}) {
-        const Operand& ids = l.operand(n);
-        if (ids.items.size() != 2 || ids.items[0].kind != Operand::Kind::integer) return false;
-        (n == 5 ? p.byte_a : p.byte_b) = static_cast<u32>(ids.items[0].bits);
-        (n == 5 ? p.thread_a : p.thread_b) = static_cast<u32>(ids.items[1].bits);
+// ..., scale-a, {byte-id-a, thread-id-a}, scale-b, {byte-id-b, thread-id-b}.  The scales may stand
+// in braces of their own, the selectors in registers, as CUTLASS writes them.
+bool add_scales(Lowering& l) {
+    for (const std::size_t n : {4U, 6U}) {
+        const Operand &value = l.operand(n), &ids = l.operand(n + 1);
+        const bool braces = value.kind == Operand::Kind::vector;
+        if (ids.items.size() != 2 || (braces && value.items.size() != 1)) return false;
+        l.source(braces ? value.items[0] : value, 32);
+        for (const Operand& id : ids.items) l.source(id, 16);
     }
-    l.source(4, 32), l.source(6, 32);
     return true;
 }
 
@@ -351,7 +366,8 @@ bool mma(Lowering& l) {
     each(l.operand(0), [&](const Operand& o) { l.destination(o, 32); });
     for (std::size_t n = 1; n <= 3; ++n)
         each(l.operand(n), [&](const Operand& o) { l.source(o, 32); });
-    if (block && !add_scales(l, p)) return false;
+    if (l.operands() != (block ? 8 : 4) || l.types().size() != (block ? 5 : 4)) return false;
+    if (block && !add_scales(l)) return false;
     l.insn().immediate = reinterpret_cast<u64>(l.keep(&p, sizeof p));
     l.insn().run = mma_h;
     return true;

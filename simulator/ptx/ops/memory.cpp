@@ -4,6 +4,19 @@
 
 namespace ptx::PTX_VARIANT {
 
+// The sum does not depend on the order of stores; addresses count from the allocation's start.
+void add_checksum(Warp& w, const u8* at, u32 bytes) {
+    const auto address = reinterpret_cast<u64>(at);
+    u64 from = 0;
+    for (const Warp::Known& k : w.known) from = address - k.from < k.to - k.from ? k.from : from;
+    if (from == 0) return;  // not global memory
+    for (u32 n = 0; n < bytes; ++n) {
+        u64 v = (address - from + n) * 0x9e3779b97f4a7c15ULL + at[n];
+        v = (v ^ v >> 32) * 0xd6e8feb86659fd93ULL;
+        w.checksum += v ^ v >> 29;
+    }
+}
+
 namespace {
 
 template <class T>
@@ -52,19 +65,22 @@ void ld(Warp& w, const Insn& i, u32 lanes) {
     }
 }
 
-// The sum does not depend on the order of stores; addresses count from the allocation's start.
-[[gnu::noinline]] void add_checksum(Warp& w, const Lanes& where, u32 lanes, u32 bytes) {
+[[gnu::noinline]] void add_checksums(Warp& w, const Lanes& where, u32 lanes, u32 bytes) {
     for (u32 l = 0; l < kLanes; ++l) {
-        if (!has(lanes, l)) continue;
-        const auto address = reinterpret_cast<u64>(where.at[l]);
-        u64 from = 0;
-        for (const Warp::Known& k : w.known)
-            from = address - k.from < k.to - k.from ? k.from : from;
-        if (from == 0) continue;  // not global memory
-        for (u32 n = 0; n < bytes; ++n) {
-            u64 v = (address - from + n) * 0x9e3779b97f4a7c15ULL + where.at[l][n];
-            v = (v ^ v >> 32) * 0xd6e8feb86659fd93ULL;
-            w.checksum += v ^ v >> 29;
+        if (has(lanes, l)) add_checksum(w, where.at[l], bytes);
+    }
+}
+
+// Stores of one instruction at one place have one value (PTX ISA 8.2: they are not ordered).
+template <class M, class R>
+[[gnu::noinline]] void watch_values(Warp& w, const Insn& i, u32 lanes, const Lanes& where) {
+    for (u32 n = 0; n < i.count; ++n) {
+        const R* const from = slot<R>(w, i, 1 + n);
+        for (u32 l = 0; l < kLanes; ++l) {
+            if (!has(lanes, l)) continue;
+            const u8* const at = where.at[l] + n * sizeof(M);
+            if (const M v = static_cast<M>(from[l]); std::memcmp(at, &v, sizeof v) != 0)
+                return watch_parted(w, i, l, lanes, where.at, sizeof(M) * i.count);
         }
     }
 }
@@ -87,8 +103,11 @@ void st(Warp& w, const Insn& i, u32 lanes) {
             }
         }
     }
+    if (__builtin_expect(w.block->watch != nullptr, 0) && w.block->launch->options.races &&
+        i.order == Order::weak)
+        watch_values<M, R>(w, i, lanes, where);
     if (__builtin_expect(w.block->launch->options.checksum, 0))
-        add_checksum(w, where, lanes, sizeof(M) * i.count);
+        add_checksums(w, where, lanes, sizeof(M) * i.count);
 }
 
 template <class M>
@@ -160,7 +179,7 @@ const Operand* any_register(const Operand& operand) {
 // Both: the address, then the values.  All values of a vector have registers of one width.
 bool access(Lowering& l, bool is_load) {
     const Space space = take_space(l);
-    ignore_hints(l);
+    take_hints(l);
     l.ignore({"v2", "v4", "v8"});
     const Operand &address = l.operand(is_load ? 1 : 0), &value = l.operand(is_load ? 0 : 1);
     const Type type = l.type();
@@ -199,9 +218,20 @@ bool select_nothing(Lowering& l) {
     l.insn().run = nothing;
     return true;
 }
-void fence_h(Warp&, const Insn&, u32) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void fence_h(Warp& w, const Insn&, u32 lanes) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (w.block->watch != nullptr) watch_fence(w, lanes);
+}
 bool select_fence(Lowering& l) {
-    for (const std::string_view part : l.statement().parts) l.take(part);
+    const bool other = l.take("proxy") || l.take("mbarrier_init");
+    l.insn().order = other ? Order::weak : Order::acq_rel;
+    take_order(l);
+    if (other) l.insn().order = Order::weak;
+    l.ignore({"sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "gl", "sys", "proxy",
+              "alias", "async", "global", "mbarrier_init", "async::generic",
+              "tensormap::generic"});
+    l.ignore_prefix("shared::");
+    l.ignore_prefix("sync_restrict::");
     l.insn().run = fence_h;
     return true;
 }
@@ -220,8 +250,6 @@ const Entry kMemory[] = {
     {"createpolicy", select_nothing},
     {"membar", select_fence},
     {"fence", select_fence},
-    // 9.7.13: grids run one after the other, so a dependency on an earlier one is met.
-    {"griddepcontrol", select_nothing},
     {"pmevent", select_nothing},
     {"setmaxnreg", select_nothing},
     {nullptr, nullptr}};

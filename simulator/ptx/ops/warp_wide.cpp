@@ -22,7 +22,11 @@ void check_group(Warp& w, const Insn& i, u32 members, u32 group, u32 lanes) {
 // cooperative groups, PTX ISA 9.7.13 "membermask").  This path waits, and nothing is done, where
 // threads of any mask are not here yet.
 template <class Body>
-PTX_INLINE void for_each_mask(Warp& w, const Insn& i, u32 operand, u32 lanes, Body body) {
+PTX_INLINE void for_each_mask(Warp& w, const Insn& i, u32 operand, u32 lanes, Body compute) {
+    const auto body = [&](u32 group) {
+        compute(group);
+        together(w, i, group);
+    };
     const u32* const masks = slot<u32>(w, i, operand);
     u32 named = 0, shared = kAll;  // by any, by all
     PTX_LANES named |= has(lanes, l) ? masks[l] : 0;

@@ -55,13 +55,6 @@ PTX_INLINE void put(Warp& w, const Insn& i, u32 first, u32 bits, u32 place, u32 
     word = (word & ~mask) | (value << shift & mask);
 }
 
-void need_all(Warp& w, const Insn& i, u32 lanes) {
-    if (lanes != kAll)
-        raise(w, i, first_lane(lanes), Fault::Kind::invalid,
-              "all threads of the warp must execute this: lane " +
-                  std::to_string(first_lane(~lanes)) + " does not take part");
-}
-
 // operands: address, stride, words
 template <bool kLoads>
 void access_h(Warp& w, const Insn& i, u32 lanes) {
@@ -99,6 +92,7 @@ void access_h(Warp& w, const Insn& i, u32 lanes) {
             }
         }
     }
+    together(w, i, lanes);
 }
 
 float value_of(u32 code, Type type) {
@@ -140,6 +134,7 @@ void mma_h(Warp& w, const Insn& i, u32 lanes) {
     }
     for (u32 e = 0; e < made.size(); ++e)
         put(w, i, 0, element_bits(p.d), e / kLanes, e % kLanes, made[e]);
+    together(w, i, lanes);
 }
 
 u32 add_words(Lowering& l, const Operand& o, bool destination) {

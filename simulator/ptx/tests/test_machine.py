@@ -390,6 +390,14 @@ def test_threads_may_come_to_a_barrier_by_different_ways_where_it_is_not_aligned
     assert (out == thread + np.where(thread < 40, 2, 1) + np.where(thread % 2 == 0, 100, 0)).all()
 
 
+def test_a_barrier_of_the_block_is_one_place(library: Library) -> None:
+    body = "setp.lt.u32 %p1, %r0, 32; @%p1 bra $low; bar.sync 0{0}; bra $on; $low: bar.sync 0{0}; $on: st.global.u32 [%d1], %r0;"
+    found = fault(library, body.format(""), block=64)
+    assert found.kind == "barrier"
+    assert "barrier 0 is passed at two places: warp 0 waits at line" in str(found)
+    run(library, body.format(", 64"), block=64)  # of warps that do different work
+
+
 def test_named_barriers_of_some_warps(library: Library) -> None:
     out = run(library, """
       .shared .align 4 .b8 s[512]; mov.u32 %r9, s; setp.ge.u32 %p1, %r0, 64; @%p1 bra $others; shl.b32 %r1, %r0, 2; add.u32 %r2, %r9, %r1; st.shared.u32 [%r2], %r0;
@@ -612,6 +620,254 @@ def test_words_of_one_writer_beside_words_of_another_are_no_race(library: Librar
     """
     out = run(library, text, grid=2, races=1)
     assert (out[:32] == 0x20001).all()
+
+
+# ---- order between lanes ----
+
+# Each thread writes its word of shared memory and reads another thread's.
+EXCHANGE = """
+  .shared .align 4 .b8 s[512]; mov.u32 %r9, s; shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9; st.shared.u32 [%r1], %r0; {between}
+  xor.b32 %r2, %r0, {other}; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, %r9; {read} st.global.u32 [%d1], %r3;
+"""
+
+
+def exchange(between: str, other: int = 31, read: str = "ld.shared.u32 %r3, [%r2];") -> str:
+    return EXCHANGE.format(between=between, other=other, read=read)
+
+
+@pytest.mark.parametrize(
+    ("between", "other"),
+    [
+        (f"bar.warp.sync {FULL};", 31),
+        ("bar.sync 0;", 31),
+        (TILE + "bar.warp.sync %r3;", 7),
+        # Two groups of lanes, in two branches.
+        ("xor.b32 %r4, %r0, 8; and.b32 %r4, %r4, 24; setp.eq.u32 %p1, %r4, 0; xor.b32 %r4, %r0, 16; and.b32 %r4, %r4, 24; "
+         "setp.eq.or.u32 %p1, %r4, 0, %p1; @%p1 bra $in; bar.warp.sync 0xff0000ff; bra $on; $in: bar.warp.sync 0x00ffff00; $on:", 31),
+        # The lanes of one mask wait at two instructions.
+        (f"setp.lt.u32 %p1, %r0, 16; @%p1 bra $low; bar.warp.sync {FULL}; bra $on; $low: bar.warp.sync {FULL}; $on:", 31),
+    ],
+)  # fmt: skip
+def test_lanes_that_wait_for_each_other_have_an_order(
+    library: Library, between: str, other: int
+) -> None:
+    run(library, exchange(between, other), races=1, uninitialized=1)
+
+
+def test_an_order_may_come_by_way_of_another_lane(library: Library) -> None:
+    between = """setp.le.u32 %p1, %r0, 16; setp.ge.u32 %p2, %r0, 16;
+      @%p1 bar.warp.sync 0x0001ffff; @%p2 bar.warp.sync 0xffff0000;"""
+    run(library, exchange(between, read="@%p2 ld.shared.u32 %r3, [%r2];"), races=1)
+    assert (
+        fault(library, exchange(between, read="@%p1 ld.shared.u32 %r3, [%r2];"), races=1).kind
+        == "race"
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "words"),
+    [
+        ("", "nothing"),
+        ("activemask.b32 %r4;", "nothing"),
+        (f"shfl.sync.bfly.b32 %r4, %r0, 31, 31, {FULL};", "only shfl"),
+        (f"setp.eq.u32 %p1, %r0, 3; vote.sync.ballot.b32 %r4, %p1, {FULL};", "only vote"),
+        (f"match.any.sync.b32 %r4, %r0, {FULL};", "only match"),
+        (f"redux.sync.add.s32 %r4, %r0, {FULL};", "only redux"),
+        ("movmatrix.sync.aligned.m8n8.trans.b16 %r4, %r0;", "only movmatrix"),
+        # Both lanes of a pair must be there.
+        (TILE + "shfl.sync.bfly.b32 %r4, %r0, 1, 31, %r3;", "nothing"),
+        (TILE + "bar.warp.sync %r3;", "nothing"),
+        ("membar.cta;", "nothing"),
+    ],
+)
+def test_what_brings_lanes_together_does_not_order_memory(
+    library: Library, between: str, words: str
+) -> None:
+    found = fault(library, exchange(between), races=1)
+    assert found.kind == "race"
+    order = ", which orders no memory" if "only" in words else ""
+    wrote = "reads shared memory at offset 124, which lane 31 of the warp wrote with "
+    assert f"{wrote}{words} between{order}\n" in str(found)
+    # Without the option, and a sync later, nothing is found.
+    run(library, exchange(between))
+    run(library, exchange(between + f"bar.warp.sync {FULL};"), races=1)
+
+
+def test_a_word_is_not_written_while_another_lane_may_read_it(library: Library) -> None:
+    body = exchange(f"bar.warp.sync {FULL};") + "{} st.shared.u32 [%r1], 7;"
+    found = fault(library, body.format(""), races=1)
+    assert "writes shared memory at offset 0, which lane 31 of the warp reads" in str(found)
+    run(library, body.format(f"bar.warp.sync {FULL};"), races=1)
+    # Lanes that come together have read; lanes of another group may not have.
+    run(library, body.format(f"shfl.sync.bfly.b32 %r4, %r0, 1, 31, {FULL};"), races=1)
+    group = TILE.replace("%r2", "%r5").replace("%r3", "%r6") + "bar.warp.sync %r6;"
+    assert fault(library, body.format(group), races=1).kind == "race"
+    # A write that changes nothing.
+    run(library, body.replace("%r1], 7", "%r1], %r0").format(""), races=1)
+
+
+def test_a_warp_that_ends_has_come_to_the_barrier(library: Library) -> None:
+    """Cards wait until each warp has come or ended: flash_attn_tile of llama.cpp relies on it."""
+    body = """
+      .shared .align 4 .b8 s[128]; mov.u32 %r9, s; and.b32 %r4, %r0, 31; shl.b32 %r4, %r4, 2; add.u32 %r1, %r4, %r9;
+      setp.lt.u32 %p1, %r0, 32; @%p1 bra $reads; st.shared.u32 [%r1], %r0; ret;
+      $reads: {} ld.shared.u32 %r6, [%r1]; st.global.u32 [%d1], %r6;
+    """  # fmt: skip
+    run(library, body.format("bar.sync 0;"), block=64, races=1)
+    assert fault(library, body.format(""), block=64, races=1).kind == "race"
+
+
+@pytest.mark.parametrize("space", ["shared", "global"])
+def test_one_instruction_writes_one_value_to_a_place(library: Library, space: str) -> None:
+    body = ".shared .align 4 .b8 s[4]; mov.u32 %r9, s; shr.u32 %r2, %r0, SHIFT; st.SPACE.u32 [AT], %r2; ld.SPACE.u32 %r3, [AT];"
+    body = body.replace("SPACE", space).replace("AT", "%r9" if space == "shared" else "%d0")
+    run(library, body.replace("SHIFT", "5"), races=1)
+    found = fault(library, body.replace("SHIFT", "0"), races=1)
+    assert "where lane 31 of the warp writes another value in the same instruction" in str(found)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_bytes_beside_each_other_are_no_race(library: Library, width: int) -> None:
+    body = f"""
+      .shared .align 4 .b8 s[64]; mov.u32 %r9, s; mad.lo.u32 %r1, %r0, {width}, %r9; cvt.u16.u32 %h1, %r0;
+      st.shared.u{8 * width} [%r1], %h1; ld.shared.u{8 * width} %h2, [%r1]; {{}} st.shared.u{8 * width} [%r1], %h1;
+    """
+    run(library, body.format(""), races=1, uninitialized=1)
+    # One that spans several lanes.
+    word = (
+        "and.b32 %r2, %r0, 7; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, %r9; ld.shared.u32 %r3, [%r2];"
+    )
+    assert fault(library, body.format(word), races=1).kind == "race"
+    run(library, body.format(f"bar.warp.sync {FULL}; {word}"), races=1)
+
+
+# Warp 0 fills, and one lane of it sets a flag that the second warp waits for.
+FLAG = """
+  .shared .align 4 .b8 s[512]; mov.u32 %r9, s; and.b32 %r4, %r0, 31; shl.b32 %r1, %r4, 2; add.u32 %r1, %r1, %r9;
+  setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [s+128], 0; bar.sync 0; setp.eq.u32 %p2, %r4, 0; setp.ge.u32 %p3, %r0, 32; @%p3 bra $waits;
+  st.shared.u32 [%r1], %r0; bar.warp.sync 0xffffffff; @!%p2 bra $end; RELEASE bra $end;
+  $waits: @!%p2 bra $here; $spin: ACQUIRE setp.eq.u32 %p4, %r5, 0; @%p4 bra $spin; FENCE $here: bar.warp.sync 0xffffffff;
+  xor.b32 %r2, %r1, 124; ld.shared.u32 %r6, [%r2]; st.global.u32 [%d1], %r6; $end:
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "acquire", "fence", "right"),
+    [
+        ("membar.cta; atom.shared.exch.b32 %r7, [s+128], 1;", "atom.shared.add.u32 %r5, [s+128], 0;", "membar.cta;", True),
+        ("fence.acq_rel.cta; st.relaxed.cta.shared.u32 [s+128], 1;", "ld.relaxed.cta.shared.u32 %r5, [s+128];", "fence.acq_rel.cta;", True),
+        ("membar.cta; st.volatile.shared.u32 [s+128], 1;", "ld.volatile.shared.u32 %r5, [s+128];", "membar.cta;", True),
+        ("st.release.cta.shared.u32 [s+128], 1;", "ld.acquire.cta.shared.u32 %r5, [s+128];", "", True),
+        ("red.release.cta.shared.add.u32 [s+128], 1;", "atom.acq_rel.cta.shared.cas.b32 %r5, [s+128], 5, 5;", "", True),
+        ("atom.shared.exch.b32 %r7, [s+128], 1;", "atom.shared.add.u32 %r5, [s+128], 0;", "membar.cta;", False),
+        ("st.relaxed.cta.shared.u32 [s+128], 1;", "ld.acquire.cta.shared.u32 %r5, [s+128];", "", False),
+        ("st.shared.u32 [s+128], 1;", "ld.shared.u32 %r5, [s+128];", "", False),
+    ],
+)  # fmt: skip
+def test_a_flag_hands_over_what_was_written(
+    library: Library, release: str, acquire: str, fence: str, right: bool
+) -> None:
+    body = FLAG.replace("RELEASE", release).replace("ACQUIRE", acquire).replace("FENCE", fence)
+    if right:
+        assert (run(library, body, block=64, races=1)[32:] == 31 - LANE).all()
+    else:
+        assert fault(library, body, block=64, races=1).kind == "race"
+
+
+# A lane reads words 2t and 2t + 1 of row l / 4; with .trans, of column l / 4.
+ROWS = """
+  .shared .align 16 .b8 s[512]; mov.u32 %r9, s; shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9; st.shared.u32 [%r1], %r0; BEFORE
+  shl.b32 %r2, %r0, 4; and.b32 %r2, %r2, 112; add.u32 %r2, %r2, %r9; ldmatrix.sync.aligned.m8n8.x1TRANS.shared.b16 {%r3}, [%r2]; AFTER
+  st.shared.u32 [%r1], 7; st.global.u32 [%d1], %r3;
+"""
+
+
+@pytest.mark.parametrize(
+    ("trans", "before", "after", "found"),
+    [
+        # As rows, each lane reads what it wrote.
+        ("", "", "", ""),
+        (".trans", "", "", "reads shared memory at offset 32, which lane 8 of the warp wrote with nothing between"),
+        (".trans", "bar.warp.sync 0xffffffff;", "bar.warp.sync 0xffffffff;", ""),
+    ],
+)  # fmt: skip
+def test_the_lanes_that_get_a_matrix_read_it(
+    library: Library, trans: str, before: str, after: str, found: str
+) -> None:
+    body = ROWS.replace("TRANS", trans).replace("BEFORE", before).replace("AFTER", after)
+    if found:
+        assert found in str(fault(library, body, races=1))
+    else:
+        run(library, body, races=1)
+
+
+# Warp 1 copies over the words that warp 0 reads; both read them after the barrier.
+COPY = """
+  .shared .align 16 .b8 s[512]; mov.u32 %r9, s; and.b32 %r4, %r0, 31; shl.b32 %r1, %r4, 2; add.u32 %r1, %r1, %r9; mov.u32 %r5, OLD;
+  setp.lt.u32 %p1, %r0, 32; @%p1 st.shared.u32 [%r1], %r5; bar.sync 0; @!%p1 bra $copies; ld.shared.u32 %r6, [%r1]; MIDDLE bra $on;
+  $copies: MIDDLE mul.wide.u32 %d3, %r4, 4; add.u64 %d3, %d0, %d3; cp.async.ca.shared.global [%r1], [%d3], 4; BETWEEN cp.async.wait_all;
+  $on: LATER bar.sync 0; ld.shared.u32 %r7, [%r1];
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "middle", "between", "later", "right"),
+    [
+        (7, "", "", "", False),
+        (7, "", "bar.sync 1, 64;", "@%p1 bar.sync 1, 64;", False),  # too late: it may have arrived
+        (7, "bar.sync 1, 64;", "", "", True),
+        (0, "", "", "", True),  # what is there already
+    ],
+)  # fmt: skip
+def test_a_copy_is_compared_when_it_is_performed(
+    library: Library, old: int, middle: str, between: str, later: str, right: bool
+) -> None:
+    body = COPY.replace("OLD", str(old)).replace("MIDDLE", middle)
+    body = body.replace("BETWEEN", between).replace("LATER", later)
+    if right:
+        run(library, body, block=64, races=1)
+    else:
+        found = str(fault(library, body, block=64, races=1))
+        assert "writes shared memory at offset 0, which warp 0 reads with no barrier" in found
+        assert "cp.async.ca.shared.global" in found
+
+
+# Two passes over the words of a block: each thread writes one, and another thread reads it.
+PASSES = "st.global.u32 [%d1], 7; {} xor.b32 %r2, %r0, 33; mul.wide.u32 %d2, %r2, 4; add.u64 %d2, %d0, %d2; ld.global.u32 %r3, [%d2]; {} st.global.u32 [%d1], 9;"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("bar.sync 0;", "bar.sync 0;", ""),
+        ("", "bar.sync 0;", "global memory, which warp "),
+        ("bar.sync 0;", "", "global memory, which warp "),
+        ("membar.gl;", "bar.sync 0;", "global memory, which warp "),
+    ],
+)
+def test_warps_of_a_block_share_global_memory(
+    library: Library, first: str, second: str, found: str
+) -> None:
+    body = PASSES.format(first, second)
+    if found:
+        assert found in str(fault(library, body, block=64, races=1))
+    else:
+        run(library, body, block=64, races=1)
+
+
+def test_lanes_share_global_memory(library: Library) -> None:
+    body = PASSES.replace("33", "1")
+    found = str(fault(library, body.format("", ""), races=1))
+    assert "reads global memory, which lane 1 of the warp wrote with nothing between" in found
+    sync = f"bar.warp.sync {FULL};"
+    run(library, body.format(sync, sync), races=1)
+
+
+def test_bytes_of_blocks_are_compared(library: Library) -> None:
+    body = "mov.u32 %r5, %ctaid.x; cvt.u64.u32 %d2, %r5; add.u64 %d2, %d0, %d2; cvt.u16.u32 %h1, %r5; add.u16 %h1, %h1, 1; st.global.u8 [%d2], %h1; {}"
+    run(library, body.format(""), block=1, grid=4, races=1)
+    found = fault(library, body.format("st.global.u8 [%d0+2], %h1;"), block=1, grid=4, races=1)
+    assert "writes global memory, which block 0 wrote" in str(found)
 
 
 def test_a_hole_is_not_memory(library: Library) -> None:

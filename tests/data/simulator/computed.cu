@@ -6,6 +6,7 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda.h>
+#include <cuda/barrier>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -78,11 +79,49 @@ __global__ void together(int* values) {
     values[grid.thread_rank()] += other;
 }
 
-__global__ void waits(int* out) {
-    __shared__ unsigned long long barrier;
-    const auto at = static_cast<unsigned>(__cvta_generic_to_shared(&barrier));
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(at));
-    *out = 1;
+__global__ void lacks(int* out) { asm volatile("vadd4.u32.u32.u32 %0, %1, %1, %1;" : "=r"(*out) : "r"(threadIdx.x)); }
+
+// Tiles of 64 columns and 32 rows, two on the way at a time: each is doubled and written elsewhere,
+// as NVIDIA's programming guide does it. Swizzled by 128 bytes, as matrix instructions want it.
+namespace bulk = cuda::device::experimental;
+using Arrivals = cuda::barrier<cuda::thread_scope_block>;
+constexpr int kColumns = 64, kRows = 32;
+__global__ void tiles(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to, int count) {
+    __shared__ alignas(1024) __half tile[2][kRows][kColumns];
+#pragma nv_diag_suppress static_var_with_dynamic_init
+    __shared__ Arrivals arrivals[2];
+    if (threadIdx.x == 0) {
+        for (Arrivals& each : arrivals) init(&each, blockDim.x);
+        bulk::fence_proxy_async_shared_cta();
+    }
+    __syncthreads();
+    Arrivals::arrival_token tokens[2];
+    const auto ask = [&](int n) {
+        Arrivals& arrival = arrivals[n % 2];
+        if (threadIdx.x == 0) {
+            bulk::cp_async_bulk_tensor_2d_global_to_shared(&tile[n % 2], &from, n * kColumns, blockIdx.x * kRows - 5, arrival);
+            tokens[n % 2] = cuda::device::barrier_arrive_tx(arrival, 1, sizeof tile[0]);
+        } else {
+            tokens[n % 2] = arrival.arrive();
+        }
+    };
+    ask(0);
+    for (int n = 0; n < count; ++n) {
+        if (n + 1 < count) ask(n + 1);
+        arrivals[n % 2].wait(std::move(tokens[n % 2]));
+        for (int i = threadIdx.x; i < kRows * kColumns; i += blockDim.x) {
+            const int row = i / kColumns, column = i % kColumns ^ row % 8 * 8;
+            tile[n % 2][row][column] = tile[n % 2][row][column] + __int2half_rn(row);
+        }
+        bulk::fence_proxy_async_shared_cta();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            bulk::cp_async_bulk_tensor_2d_shared_to_global(&to, n * kColumns, blockIdx.x * kRows - 5, &tile[n % 2]);
+            bulk::cp_async_bulk_commit_group();
+            bulk::cp_async_bulk_wait_group_read<0>();
+        }
+        __syncthreads();
+    }
 }
 
 // Reads slots of shared memory and of `fresh` that nobody writes.
@@ -524,9 +563,42 @@ void misaligned() {
 // An instruction that the interpreter lacks: the kernel ends, and the card goes on.
 void lacking() {
     OnCard<int> out(1);
-    waits<<<1, 1>>>(out.data);
+    lacks<<<1, 1>>>(out.data);
     tell("launch", cudaGetLastError());
     tell("wait", cudaDeviceSynchronize());
+}
+
+// A tensor of 100 rows and 150 columns, whose rows are 160 apart; boxes begin before it and end behind.
+void moves_tiles() {
+    const int rows = 100, columns = 150, pitch = 160, count = 3;
+    std::vector<__half> values(rows * pitch), wanted(values.size(), __half(0.0f));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
+    OnCard<__half> from(values), to(wanted);
+    for (int row = 0; row < rows; ++row) {
+        for (int column = 0; column < columns; ++column) {
+            const int i = row * pitch + column;
+            wanted[i] = static_cast<float>(i % 1000 + (row + 5) % kRows);
+        }
+    }
+    const auto encode = [&](CUtensorMap* map, void* data, cuuint64_t width, cuuint32_t edge) {
+        const cuuint64_t sizes[] = {width, rows}, strides[] = {pitch * sizeof(__half)};
+        const cuuint32_t box[] = {edge, kRows}, steps[] = {1, 1};
+        return cuTensorMapEncodeTiled(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, data, sizes, strides, box, steps,
+                                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    };
+    CUtensorMap maps[2];
+    tell("encode", encode(&maps[0], from.data, columns, kColumns) + encode(&maps[1], to.data, columns, kColumns));
+    CUtensorMap refused;
+    tell("no width", encode(&refused, from.data, 0, kColumns));
+    tell("no multiple of 16 bytes", encode(&refused, from.data + 1, columns, kColumns));
+    tell("wider than its swizzle", encode(&refused, from.data, columns, 128));
+    tiles<<<(rows + 5 + kRows - 1) / kRows, 128>>>(maps[0], maps[1], count);
+    tell("wait", cudaDeviceSynchronize());
+    long long wrong = 0;
+    const std::vector<__half> found = to.host();
+    for (size_t i = 0; i < wanted.size(); ++i) wrong += __half2float(found[i]) != __half2float(wanted[i]);
+    tell("wrong", wrong);
 }
 
 // Memory of the program that the card cannot reach.
@@ -538,16 +610,32 @@ void pageable() {
     tell("wait", cudaDeviceSynchronize());
 }
 
-// Fresh memory, memory that was freed before, and memory of a pool.
+// 2 MiB of physical memory, mapped to addresses of the driver's.
+float* mapped_memory() {
+    const std::size_t size = 2 << 20;
+    CUmemAllocationProp wanted = {};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUdeviceptr space = 0;
+    CUmemGenericAllocationHandle memory = 0;
+    cuMemAddressReserve(&space, size, 0, 0, 0);
+    cuMemCreate(&memory, size, &wanted, 0);
+    tell("map", static_cast<cudaError_t>(cuMemMap(space, size, 0, memory, 0)));
+    return reinterpret_cast<float*>(space);
+}
+
+// Fresh memory, memory that was freed before, memory of a pool, and mapped memory.
 void reads_unwritten() {
     { OnCard<float> freed(std::vector<float>(32, 0)); }
     float* pooled = nullptr;
     tell("pool", cudaMallocAsync(&pooled, 32 * sizeof(float), nullptr));
     OnCard<float> fresh(32), out(64);
     int zeros = 0;
-    for (const float* memory : {fresh.data, pooled}) {
+    float* const mapped = mapped_memory();
+    for (float* const memory : {fresh.data, pooled, mapped}) {
         unwritten<<<1, 32>>>(memory, out.data);
-        tell(memory == pooled ? "launch with the pool" : "launch", cudaDeviceSynchronize());
+        const char* const beside = memory == pooled ? "launch with the pool" : "launch";
+        tell(memory == mapped ? "launch with the mapping" : beside, cudaDeviceSynchronize());
         for (const float value : out.host()) zeros += value == 0;
     }
     tell("zeros", zeros);
@@ -570,6 +658,7 @@ int main(int, char** words) {
         {"misaligned", misaligned},
         {"lacking", lacking},
         {"pageable", pageable},
+        {"tiles", moves_tiles},
         {"unwritten", reads_unwritten},
     };
     cases.at(words[1])();

@@ -60,6 +60,7 @@ RECORD: dict[str, Any] = {
         "code": [
             {"path": "/x.so", "native": 20, "compiled": 10, "dead": 5, "card": "12.0", "removed": 1}
         ],
+        "errors": {"ROPE(type=f32)": 2e-07},
     },
     "created": "2026-11-20T03:10:00+00:00",
     "seconds": {"plan": 1, "smoke": 2.5},
@@ -168,6 +169,28 @@ def keep(state: Path, recipe: str, key: str, way_name: str, created: str, second
         way=way_name,
     )
     record.write(state, found)
+
+
+def test_the_least_error_of_a_case_is_of_the_newest_good_image_of_a_recipe(tmp_path: Path) -> None:
+    def kept(
+        recipe: str, key: str, day: int, errors: dict[str, float], *, good: bool = True
+    ) -> None:
+        checks = (Check.of("runs", "x", "0", "0", passed=good),)
+        found = Record.model_validate(
+            RECORD
+            | {"recipe": recipe, "key": key * 64, "created": f"2026-11-{day}T00:00:00+00:00"}
+            | {"references": (f"{recipe}-{key}",)}
+            | {"verdict": Verdict(DIGEST, checks, 0, 0, errors=errors)}
+        )
+        record.write(tmp_path, found)
+
+    kept("a", "1", 10, {"ROPE()": 1e-9, "ADD()": 0.0})
+    kept("a", "2", 11, {"ROPE()": 2e-7, "MUL()": 1e-8})
+    kept("a", "3", 12, {"ROPE()": 1e-12}, good=False)
+    kept("b", "4", 9, {"ROPE()": 3e-7, "ADD()": 1e-12})
+    least = {"ROPE()": (2e-7, "a-2"), "MUL()": (1e-8, "a-2"), "ADD()": (1e-12, "b-4")}
+    assert record.least_errors(tmp_path) == least
+    assert record.read(tmp_path, "b", "4" * 64).verdict.errors["ADD()"] == 1e-12
 
 
 def test_the_last_time_is_that_of_the_same_way(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from builder.checks import kernel_test
-from builder.checks.kernel_test import Case, CaseResult, Group
+from builder.checks.kernel_test import Case, CaseResult, Group, Outcome
 from builder.core.errors import UntriedError
 from builder.docker.engine import Finished
 
@@ -50,6 +50,51 @@ def test_a_row_is_read_with_what_was_printed_before_it() -> None:
     assert bad.case.name == f"MUL_MAT({PRODUCT.format(type='iq2_s', n=1)})"
     assert (unsupported.outcome, unsupported.why) == ("unsupported", "")
     assert not rows(output, "CUDA1")
+
+
+def test_the_greatest_error_of_a_case_is_kept() -> None:
+    stated = "[error 2e-09] a line of the backend's\n[error 3e-07] [error 0] "
+    good, bad, unknown = rows(
+        f"{HEADER}{stated}{row('ROPE', 'type=f32')}"
+        f"[error 1.1] [ROPE] ERR = 1.1 > 0.5 {row('ROPE', 'type=f16', error='test failed')}"
+        f"{row('ROPE', 'type=bf16')}"
+    )
+    assert (good.outcome, good.error, good.why) == ("equal", 3e-7, "")
+    assert (bad.error, bad.why) == (1.1, "[ROPE] ERR = 1.1 > 0.5")
+    assert unknown.error is None
+
+
+def test_a_case_that_the_cpu_lacks_has_no_reference() -> None:
+    lines = [row("SNAKE_FUSE", f"type={kind}", 0, "not supported") for kind in ("bf16", "f16")]
+    lines[0] = lines[0].replace("CUDA0", "CPU")
+    lines[1] = lines[1].replace("CUDA0", "CUDA0, CPU")
+    without, unsupported = rows(HEADER + "".join(lines))
+    assert (without.outcome, unsupported.outcome) == ("without a reference", "unsupported")
+    assert without.why == "ggml's CPU code does not compute it"
+
+
+def test_an_error_of_ten_times_the_least_known_one_is_named() -> None:
+    known = {"ROPE(type=f32)": (2e-7, "llama-cpp:0.5.0"), "ADD(type=f32)": (0.0, "hello:1")}
+
+    def why(operation: str, error: float | None) -> str:
+        found = CaseResult(Case(operation, "type=f32"), Outcome.EQUAL, error=error)
+        return kernel_test.grown(found, known)
+
+    assert why("ROPE", 1.9e-6) == why("ROPE", None) == why("MUL", 1e-4) == why("ADD", 1e-12) == ""
+    said = "its error is 2.1e-06, and 2e-07 in llama-cpp:0.5.0: 10 times are allowed"
+    assert why("ROPE", 2.1e-6) == said
+    assert "0 in hello:1" in why("ADD", 1e-7)
+
+
+def test_operations_without_a_compared_case_are_named() -> None:
+    found = [
+        CaseResult(Case("ROPE", "type=f32"), Outcome.EQUAL),
+        CaseResult(Case("ADD", "type=f32"), Outcome.DIFFERS),
+        CaseResult(Case("CUMSUM", ""), Outcome.NOT_COMPUTED),
+    ]
+    named = kernel_test.operations({"ROPE", "ADD", "CUMSUM", "NEW_OP"}, found)
+    assert (named.state, named.found) == ("skipped", "without a case: CUMSUM, NEW_OP")
+    assert kernel_test.operations({"ROPE", "ADD"}, found).passed
 
 
 def test_a_failure_without_a_message_is_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import wave
 from collections.abc import Iterator
 from email import message_from_bytes, policy
@@ -12,7 +13,16 @@ from typing import cast
 
 import pytest
 
-from builder.checks.server import ServerClient, UnansweredError
+from builder.checks.server import (
+    Continued,
+    Server,
+    ServerClient,
+    UnansweredError,
+    continued,
+    difference,
+)
+from builder.docker.containers import Container
+from builder.engines.servers import API_FLAVORS
 from builder.recipes.probes import Request
 from support.hostile import answer, closing, serving
 from support.loopback import Quiet, serving_with
@@ -120,3 +130,19 @@ def test_an_answer_that_is_not_right_is_an_error(hears: ServerClient) -> None:
     assert '"asked": "GET /a"' in str(caught.value)
     with pytest.raises(UnansweredError, match="status 404"):
         hears.ask(Request(path="gone", contains=["GET"]))
+
+
+def test_a_probability_that_is_no_number_is_far_from_any_number() -> None:
+    def answered(logarithm: float | None) -> Continued:
+        token = {"id": 1, "logprob": logarithm}
+        likely = [token, {"id": 2, "logprob": logarithm}]
+        said = {"content": "x", "completion_probabilities": [token | {"top_logprobs": likely}]}
+        with answering(lambda _: (200, {}, json.dumps(said).encode())) as (address, _):
+            client = ServerClient(f"http://{address}")
+            server = Server(cast(Container, None), client, API_FLAVORS["llama-server"])
+            return continued(server, "a prompt", 1)
+
+    good, bad = answered(-0.7), answered(None)
+    assert difference(good, good).within(0.0)
+    assert difference(good, bad).greatest == difference(bad, bad).greatest == math.inf
+    assert not difference(good, bad).within(1.0)

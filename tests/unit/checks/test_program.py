@@ -25,25 +25,56 @@ def test_a_tree_with_another_list_stays_as_it_is() -> None:
     assert kernel_test.with_more_cases("int main() {}\n") == "int main() {}\n"
 
 
-def test_random_numbers_can_be_repeated(tmp_path: Path) -> None:
-    source = """#include <cstdio>
+# Two cases as test-backend-ops computes them: numbers are drawn, tensors with sentinels between
+# are filled, results are compared.
+CASES = """#include <cstdio>
+enum { GGML_OP_NONE, GGML_OP_MUL_MAT };
+struct ggml_tensor { int op; float data[4]; };
+static int ggml_nelements(ggml_tensor *) { return 4; }
+static int ggml_nbytes(ggml_tensor *) { return 16; }
+static void ggml_backend_tensor_set(ggml_tensor * tensor, const float * data, int, int) {
+    for (int i = 0; i < 4; i++) tensor->data[i] = data[i];
+}
+struct compared { double max_err(int) { return 1e-3; } };
+static unsigned drawn() {
+    thread_local std::default_random_engine gen(std::random_device{}());
+    return gen();
+}
+static void computed(ggml_tensor * t1, double err) {
+    ggml_tensor sentinel = {GGML_OP_NONE, {}};
+    std::vector<ggml_tensor *> sentinels = {&sentinel};
+    printf("drawn %u %u %d\\n", drawn(), drawn(), rand());
+    struct callback_userdata { compared * tc; int backend1; };
+    compared limits;
+    callback_userdata own = {&limits, 0}, * ud = &own;
+    const bool differs = err > ud->tc->max_err(ud->backend1);
+    printf("%d %g\\n", differs, sentinel.data[3]);
+}
 int main() {
-    std::random_device rd;
-    std::default_random_engine gen(std::random_device{}());
-    printf("%u %u %u\\n", rd(), (unsigned) gen(), std::thread::hardware_concurrency());
+    ggml_tensor result = {GGML_OP_MUL_MAT, {}}, sentinel = {GGML_OP_NONE, {}};
+    computed(&sentinel, 0.0);
+    computed(&result, 2e-7);
+    computed(&result, 0.5);
+    computed(&result, NAN);
 }
 """
-    (tmp_path / "numbers.cpp").write_text(kernel_test.repeatable(source))
+
+
+def test_cases_have_equal_numbers_guards_and_stated_errors(tmp_path: Path) -> None:
+    (tmp_path / "numbers.cpp").write_text(kernel_test.with_ours(CASES))
     built, folder = tmp_path / "numbers", installed() / kernel_test.SOURCES
     command = ["g++", "-std=c++20", f"-I{folder}", f"{tmp_path}/numbers.cpp", "-o", str(built)]
     subprocess.run(command, check=True)
 
-    def ran(**environment: str) -> str:
-        return subprocess.run([built], env=environment, capture_output=True, text=True).stdout
+    def ran() -> str:
+        return subprocess.run([built], capture_output=True, text=True, check=True).stdout
 
-    assert ran(BUILDER_REPEATABLE="1") == ran(BUILDER_REPEATABLE="1") != ""
-    assert ran(BUILDER_REPEATABLE="1").split()[2] == "1"
-    assert ran() != ran()
+    _, first, *rest = ran().split("drawn ")
+    assert len({each.split("\n")[0] for each in (first, *rest)}) == 1
+    assert len({*first.split("\n")[0].split()}) == 3
+    assert ran() == ran()
+    ends = [each.split("\n")[1] for each in (first, *rest)]
+    assert ends == ["0 inf", "[error 2e-07] 0 inf", "[error 0.5] 1 inf", "0 inf"]
 
 
 def test_the_tests_of_the_tree_itself_win_over_those_of_a_part(tmp_path: Path) -> None:

@@ -200,7 +200,9 @@ def test_the_model_of_whisper_has_each_tensor_once(tmp_path: Path) -> None:
     mels, frequencies = struct.unpack_from("<2i", data, at)
     at += 8 + 4 * mels * frequencies
     (words,) = struct.unpack_from("<i", data, at)
+    assert data[at + 8 :].startswith(serves.WHISPER_WORD.encode()), "a card that computes nothing"
     at += 4 + 5 + (words - 1) * (4 + len(serves.WHISPER_WORD))
+    assert data[at - 5 : at] == struct.pack("<i", 1) + b" "
     found: dict[str, tuple[int, ...]] = {}
     while at < len(data):
         dimensions, length, kind = struct.unpack_from("<3i", data, at)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.kernel_test import Case, Outcome, _Run, _stopped
+from builder.checks.kernel_test import Case, Outcome, _Run, _stopped, races
 from builder.docker.engine import Finished
+from simulator.report import Report, Violation
 
 ABORT = "/src/ggml/src/ggml-cuda/getrows.cu:208: unsupported src0 type: tq3_1s"
 FRAMES = "/opt/lib/libggml-base.so.0(ggml_abort+0x11e) [0x1]\n/lib/libc.so.6(+0x29ca8) [0x2]\n"
@@ -22,3 +23,41 @@ def test_the_reason_of_an_abort_is_named_not_its_backtrace(output: str, why: str
     case = Case("GET_ROWS", "type=tq3_1s,n=256")
     found = _stopped(case, _Run(Finished(139, output), {}, None))
     assert (found.outcome, found.why) == (Outcome.DIFFERS, why)
+
+
+RACE = (
+    "race: reads shared memory at offset 4, which lane 7 of the warp wrote with only shfl between, "
+    "which orders no memory in _Z6helperILi2EEvPi, PTX line 523: ld.shared.u32 %r2, [%r3]"
+)
+UNWRITTEN = (
+    "uninitialized: reads shared memory at offset 16, which nothing has written yet "
+    "in _Z5sliceIfEvPf, PTX line 7: ld.shared.f32 %f1, [%r1]"
+)
+GAP = "not computed: mbarrier.init.shared.b64"
+KERNELS = {RACE: "_Z6helperILi2EEvPi", UNWRITTEN: "_Z5sliceIfEvPf"}
+
+
+def reported(*whys: str) -> Report:
+    found = []
+    for why in whys:
+        kernel = KERNELS.get(why[: len(RACE)], "_Z5otherv")
+        found.append(Violation(kernel=kernel, error="", why=why, stack=0, count=1))
+    return Report.model_construct(violations=tuple(found))
+
+
+def test_a_race_is_named_once_by_kernel_and_line() -> None:
+    at_source = RACE + " from /src/ggml/mmid.cu:98 block 0,0,0, thread 1,0,0 (warp 0, lane 1)"
+    found = races(reported(RACE, RACE, GAP, UNWRITTEN))
+    assert found == {
+        "race: helper PTX line 523": f"helper PTX line 523: {RACE}",
+        "uninitialized: slice PTX line 7": f"slice PTX line 7: {UNWRITTEN}",
+    }
+    assert list(races(reported(at_source))) == ["race: helper mmid.cu:98"]
+
+
+def test_a_race_is_not_why_a_program_ended() -> None:
+    case = Case("MUL_MAT_ID", "n=256")
+    ended = Finished(139, ABORT)
+    assert ABORT in _stopped(case, _Run(ended, {}, reported(RACE))).why
+    found = _stopped(case, _Run(ended, {}, reported(RACE, GAP)))
+    assert (found.outcome, found.why) == (Outcome.NOT_COMPUTED, f"other: {GAP}")

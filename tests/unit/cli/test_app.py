@@ -136,7 +136,7 @@ def test_an_option_name_has_one_meaning() -> None:
     # The context: one size, or several.  A name: of the model that is requested, of a new recipe.
     # A format: of a bill, of what starts a preset.
     models = {"--model", "--draft", "--mmproj"}
-    assert several == {"--to", *models, "--context", "--name", "--format"}
+    assert several == {"--from", "--to", *models, "--context", "--name", "--format"}
 
 
 ENGINES = ["git", "requests", "python_on_whales", "pypi_simple", "jinja2"]

@@ -94,7 +94,7 @@ def test_only_problems_of_the_recommended_presets_on_this_card_are_shown(
     small, large = (terminal("choose", "--card", card).stdout for card in ("5090-laptop", "5090"))
     assert "UD-Q4_K_XL (22 GB) loads" in small
     assert "UD-Q4_K_XL (22 GB) loads" not in large
-    assert "Thinking must stay off" in large
+    assert "A multimodal projector (--mmproj) does not work together with MTP" in large
     assert large.index("Start the first") < large.index("Known problems of")
     assert "which this image has" not in large + small
     assert "HAMi" not in large + small
@@ -160,11 +160,12 @@ def test_choose_as_json(builder: Builder) -> None:
     assert found["cards"] == [
         {"name": "NVIDIA GeForce RTX 5090", "capability": "12.0", "memory": 33680457728}
     ]
-    assert found["recommended"] == ["qwen3.6-35b-a3b-mtp@5090-laptop"]
-    assert found["command"].split()[1:] == [
+    assert found["recommended"] == ["qwen3.6-35b-a3b-mtp@5090"]  # made for cards of this memory
+    assert found["command"].split()[1:] == ["run", "qwen3.6-35b-a3b-mtp@5090"]
+    best = next(each for each in found["fits"] if each["preset"].endswith("-laptop"))
+    assert best["command"].split()[1:] == [
         *("run", "qwen3.6-35b-a3b-mtp@5090-laptop", "--context", "65536")
     ]
-    best = next(each for each in found["fits"] if each["recommended"])
     assert (best["recipe"], best["context"]) == ("llama-cpp-b9261", 65536)
     assert best["figure"]["tokens_per_second"] == 252.64
     low, high = best["computed"]["interval"]

@@ -196,6 +196,8 @@ def sdist(folder: Path, tree: Upstream, *, repository: bool, changed: str = "") 
     shutil.copytree(tree.folder, top / PLACE, ignore=shutil.ignore_patterns(".git"))
     if changed:
         (top / PLACE / changed).write_text("changed\n")
+    below = top / PLACE / "vendor" / ".git"  # a submodule of the tree leads out of it, too
+    below.write_text("gitdir: ../../../.git/modules/vendor\n")
     modules = (
         f'[submodule "x"]\npath = {PLACE}\nurl = https://example.invalid/o/mini-llama.cpp.git\n'
     )
@@ -233,11 +235,18 @@ def test_a_tree_in_an_sdist(
         content = sdist(tmp_path, llama_tree, repository=repository, changed=changed)
         index.files[f"{RELEASE}-1.0.tar.gz"] = content
         index.about[f"{RELEASE}-1.0.tar.gz"] = {}
-        said = new("--root", f"./{PLACE}/", url=f"pypi:{RELEASE}")
+        given = ["--root", f"./{PLACE}/"]
+        if not known:
+            said = new(*given, url=f"pypi:{RELEASE}", status=3)
+            assert "does not tell the version of mini-llama-cpp" in said
+            given += ["--name", "mini-llama-cpp-1.0"]
+        said = new(*given, url=f"pypi:{RELEASE}")
         commit = llama_tree.head()
-        shown = f"commit {commit}" if known else "of a commit that the sdist does not tell"
-        place = f"{PLACE} of {RELEASE} 1.0"
-        assert f"{place}, is {shown} of https://example.invalid/o/mini-llama.cpp" in said
+        shown = (
+            f"{PLACE} of {RELEASE} 1.0, is {f'commit {commit}' if known else 'a tree'} of https:"
+        )
+        assert f"{shown}//example.invalid/o/mini-llama.cpp" in said
+        assert ("without its commit" in said) is not known
         found = only(catalog)
         assert found["version"] == (commit[:7] if known else "1.0")
         digest = hashlib.sha256(content).hexdigest()
@@ -269,6 +278,36 @@ def test_a_tree_in_an_sdist(
         assert moved["version"] == (llama_tree.head()[:7] if known and tells else "1.1")
 
 
+def test_a_tree_in_an_sdist_that_says_its_version(
+    new: Run,
+    builder: Builder,
+    catalog: Path,
+    llama_tree: Upstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its version is its own, never the version of the package around it."""
+    with served() as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        cmake = llama_tree.folder / "CMakeLists.txt"
+        text = cmake.read_text()
+        for release, version in (("1.0", "2.3.1"), ("1.1", "2.4.0"), ("1.2", "2.4.0")):
+            cmake.write_text(text.replace("(llama-shaped ", f"(llama-shaped VERSION {version} "))
+            content = sdist(tmp_path, llama_tree, repository=False)
+            index.files[f"{RELEASE}-{release}.tar.gz"] = content
+            index.about[f"{RELEASE}-{release}.tar.gz"] = {}
+        new("--root", PLACE, url=f"pypi:{RELEASE}==1.0")
+        assert [*recipes(catalog)] == ["mini-llama-cpp-2.3.1.toml"]
+        update = ("pin", "update", "--catalog", catalog)
+        done = builder(*update, "mini-llama-cpp-2.3.1", "--to", "1.1")
+        assert done.returncode == 0, done.stderr
+        assert [*recipes(catalog)] == ["mini-llama-cpp-2.4.0.toml"]
+        assert only(catalog)["source"]["version"] == "1.1"
+        done = builder(*update, "mini-llama-cpp-2.4.0")
+        assert done.returncode != 0
+        assert "version: is still 2.4.0: the new tree tells no other" in done.stderr
+
+
 def test_an_sdist_that_has_no_tree(
     new: Run, llama_tree: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,7 +316,7 @@ def test_an_sdist_that_has_no_tree(
         content = sdist(tmp_path, llama_tree, repository=True)
         index.files[f"{RELEASE}-1.0.tar.gz"] = content
         index.about[f"{RELEASE}-1.0.tar.gz"] = {}
-        assert "name the directory" in new(url=f"pypi:{RELEASE}==1.0", status=5)
+        assert "name the directory" in new(url=f"pypi:{RELEASE}==1.0", status=3)
         assert "no directory vendor/x" in new("--root", "vendor/x", url=f"pypi:{RELEASE}", status=5)
         assert f"no sdist of {RELEASE} 2.0" in new(url=f"pypi:{RELEASE}==2.0", status=5)
     assert "names no project" in new(url="pypi:", status=3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.build import record
+from builder.checks import kernel_test
 from builder.checks.logit_test import UNCOMPARED
 from builder.checks.verdict import Check, Verdict
 from support.bills import DIGEST, of_catalog, record_of
@@ -254,10 +255,12 @@ def test_show_summarizes_a_recipe(builder: Builder, tmp_path: Path) -> None:
         assert elsewhere not in done.stdout
     of = of_catalog("beellama-0.1.1")
     left = Check.skipped("numbers", UNCOMPARED, "the same text", "not compared: copyspec, suffix")
-    verdict = Verdict(DIGEST, (left,), 1, 1)
+    operations = kernel_test.operations({"ADD", "NEW_OP"}, [])
+    verdict = Verdict(DIGEST, (left, operations), 1, 1)
     record.write(tmp_path / "state", record_of(of, verdict=verdict))
     done = builder("show", "beellama-0.1.1")
-    assert "on 2026-11-21, on this machine\ndrafts    not compared: copyspec" in done.stdout
+    assert "on 2026-11-21, on this machine\nnumbers   not compared: copyspec" in done.stdout
+    assert "without a case: ADD, NEW_OP" in " ".join(done.stdout.split())
     assert "never: neither on this machine nor in trials/" in builder("show", "vllm-0.21.0").stdout
 
 

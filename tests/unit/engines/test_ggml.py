@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from builder.plan.plan import Plan, instructions
 from builder.recipes.probes import LibraryProbe
 from builder.recipes.schema import Cuda
 from support.catalogs import load, rendered
+from support.trees import Tree
 
 RECIPE = """
 engine  = "x"
@@ -161,22 +160,6 @@ def test_without_being_asked_for_there_is_no_git(catalog: Path) -> None:
 # The tree
 
 
-@dataclass(frozen=True)
-class Tree:
-    files: Mapping[str, str]
-    name: str = "v1"
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(self.files)
-
-    def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
-        return {path: self.files[path] for path in paths if path in self.files}
-
-    def commits(self) -> int:
-        return 7
-
-
 HEARS = Tree(
     {
         "CMakeLists.txt": "project(hears C CXX)\n# option(GGML_OLD_CUDA)\nadd_subdirectory(ggml)\n",
@@ -221,10 +204,37 @@ def test_a_renamed_switch_and_a_submodule_are_read() -> None:
         'option(SD_CUDA "x" OFF)\noption(SD_BUILD_SHARED_GGML_LIB "x" OFF)\nset(GGML_CUDA ON)'
     )
     files[".gitmodules"] = '[submodule "ggml"]\n    path = ggml\n'
-    there = HEARS.files | files
-    found = read(Tree({path: text for path, text in there.items() if text is not None}))
+    found = read(Tree(HEARS.given | files))
     assert values(found, "ggml") == {"switch": "SD_CUDA"}
     assert values(found, "cmake")["define"] == {"SD_BUILD_SHARED_GGML_LIB": True}
+
+
+def test_the_tests_of_the_same_ggml_are_read() -> None:
+    """whisper.cpp has no kernel tests, and a file with the commit of ggml that it has."""
+    commit = "1e33fed33e87c43aa4c4078e2a9c239d4c1f1bd3"
+    synced = {"scripts/sync-ggml.last": f"{commit}\n"}
+    wanted = {"git": "https://github.com/ggml-org/ggml", "commit": commit}
+    assert values(read(Tree(HEARS.given | synced)), "ggml") == wanted
+    own = {"ggml/tests/test-backend-ops.cpp": ""}
+    assert values(read(Tree(HEARS.given | synced | own)), "ggml") == {}
+    assert values(read(Tree(HEARS.given | {"scripts/sync-ggml.last": "main"})), "ggml") == {}
+
+
+@pytest.mark.parametrize(
+    ("cmake", "version"),
+    [
+        ('project("x" C)\nproject("x" VERSION 1.8.5)', "1.8.5"),
+        ("project(x C CXX)\n# project(x VERSION 1.0)", ""),
+        ("cmake_minimum_required(VERSION 3.5)\nproject(x)", ""),
+        (
+            "set(LLAMA_VERSION_MAJOR 0)\nset(LLAMA_VERSION_MINOR 5)\nset(LLAMA_VERSION_PATCH 0)\n"
+            'option(LLAMA_BUILD_IS_DEV "x" ON)',
+            "0.5.0-dev",
+        ),
+    ],
+)
+def test_the_version_of_a_tree_is_what_its_cmake_says(cmake: str, version: str) -> None:
+    assert cmake_tree.own_version(Tree({"CMakeLists.txt": cmake})) == version
 
 
 @pytest.mark.parametrize(
@@ -256,8 +266,7 @@ def test_a_renamed_switch_and_a_submodule_are_read() -> None:
     ],
 )
 def test_what_a_tree_lacks_is_said_in_one_line(files: dict[str, str | None], said: str) -> None:
-    there = HEARS.files | files
-    tree = Tree({path: text for path, text in there.items() if text is not None})
+    tree = Tree(HEARS.given | files)
     assert read(tree) is None
     described = cmake_tree.described(tree)
     assert said in described

@@ -419,6 +419,12 @@ def test_a_pages_directory_is_found_however_it_is_written(catalog: Path) -> None
     assert (key, message) == (("llama", "ui"), "the source has no tools/ui/package-lock.json")
 
 
+def test_a_page_that_no_cmake_takes_is_refused(catalog: Path) -> None:
+    write(catalog, llama='llama = { build_number = 7, ui = "other/page" }')
+    (problem,) = load(catalog).problems()
+    assert "llama.ui: cmake takes a page that was built in tools/ui" in str(problem)
+
+
 # The stub link: in every cmake call, or no Dockerfile
 
 
@@ -509,7 +515,7 @@ def test_what_an_engine_must_not_have_is_checked_too() -> None:
 
 
 def test_atomic_has_its_patches_and_indras_no_submodules() -> None:
-    patch, flushed = recipe_of("atomic-b8995").patch
+    patch, flushed, *_ = recipe_of("atomic-b8995").patch
     assert flushed.upstream == "ggml-org/llama.cpp#22155"
     assert isinstance(patch, PullPatch)
     assert patch.pull == 6

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,6 +11,7 @@ from builder.engines.family import Draft
 from builder.engines.llama_cpp import FEATURES, draft, rewrites_120
 from builder.recipes.schema import Cuda
 from support.environment import REPOSITORY
+from support.trees import Tree
 
 SHAPED = REPOSITORY / "tests/data/trees/llama_shaped"
 ARG = "common/arg.cpp"
@@ -43,36 +43,18 @@ std::string common_speculative_type_to_str(common_speculative_type type) {
 """
 
 
-@dataclass(frozen=True)
-class Tree:
+def shaped(changed: Mapping[str, str | None], name: str = "v0.2.0", commit: str = "") -> Tree:
     """The tree of llama.cpp's shape with other files; None takes one away."""
-
-    changed: Mapping[str, str | None]
-    name: str = "v0.2.0"
-    commit: str = ""
-
-    @property
-    def files(self) -> dict[str, str]:
-        files = {
-            str(path.relative_to(SHAPED)): path.read_text()
-            for path in SHAPED.rglob("*")
-            if path.is_file()
-        }
-        return {path: text for path, text in (files | self.changed).items() if text is not None}
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(self.files)
-
-    def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
-        return {path: self.files[path] for path in paths if path in self.files}
-
-    def commits(self) -> int:
-        return 7
+    files = {
+        str(path.relative_to(SHAPED)): path.read_text()
+        for path in SHAPED.rglob("*")
+        if path.is_file()
+    }
+    return Tree(files | changed, name, commit)
 
 
 def read(changed: Mapping[str, str | None] | None = None, *arch: str) -> Draft:
-    found = draft(Tree(changed or {}), Cuda(arch=[*arch] or ["120"]))
+    found = draft(shaped(changed or {}), Cuda(arch=[*arch] or ["120"]))
     assert found is not None
     return found
 
@@ -108,7 +90,7 @@ def test_a_ggml_without_cpu_code_by_generation_gets_none() -> None:
 
 @pytest.mark.parametrize("path", ["CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"])
 def test_another_tree_is_of_no_interest(path: str) -> None:
-    assert draft(Tree({path: None}), Cuda(arch=["120"])) is None
+    assert draft(shaped({path: None}), Cuda(arch=["120"])) is None
 
 
 def test_only_programs_that_cmake_makes_are_targets() -> None:
@@ -184,7 +166,7 @@ def test_a_page_whose_source_is_in_the_tree_is_built(files: dict[str, str], ui: 
     [("b7", ""), ("v0.2.0", ""), ("b10-mix-4b653db", "the commits up to b10-mix-4b653db")],
 )
 def test_a_number_that_differs_from_the_tag_is_explained(tag: str, comment: str) -> None:
-    found = draft(Tree({}, tag), Cuda(arch=["120"]))
+    found = draft(shaped({}, tag), Cuda(arch=["120"]))
     assert found is not None
     number = found.tables["llama"][0].lines[0]
     assert (number.value, number.comment) == (7, comment)
@@ -205,7 +187,7 @@ def test_a_release_is_probed_for_its_number(
     cmake = (SHAPED / "CMakeLists.txt").read_text()
     for part, number in zip(("MAJOR", "MINOR", "PATCH"), parts, strict=False):
         cmake += f"set(LLAMA_VERSION_{part} {number})\n"
-    found = draft(Tree({"CMakeLists.txt": cmake}, name), Cuda(arch=["120"]))
+    found = draft(shaped({"CMakeLists.txt": cmake}, name), Cuda(arch=["120"]))
     assert found is not None
     first, *others = (
         {line.key: line.value for line in each.lines} for each in found.tables["probe"]
@@ -219,7 +201,7 @@ def test_a_release_is_probed_for_its_number(
 @pytest.mark.parametrize("commit", ["", "0c1e57098bba43ac29e6e3b677cdceebdd22334f"])
 def test_an_sdist_has_no_number_of_commits(monkeypatch: pytest.MonkeyPatch, commit: str) -> None:
     monkeypatch.setattr(Tree, "commits", lambda _: None)
-    found = draft(Tree({}, "0.3.36", commit), Cuda())
+    found = draft(shaped({}, "0.3.36", commit), Cuda())
     assert found is not None
     expected = {"build_commit": commit[:9]} if commit else {}
     assert values(found, "llama") == {**expected, "ui": False, "cpu_variants": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,7 @@ def test_the_only_platform_has_the_plain_tags(catalog: Path) -> None:
 def test_the_image_for_amd64_does_not_depend_on_the_other(catalog: Path) -> None:
     """A recipe that gets a second platform keeps its key, and the verdict on its image."""
     changed(catalog, BOTH)
+    shutil.copytree(REPOSITORY / "patches", catalog / "patches")
     before = resolver(catalog).resolve("llama-cpp-b9831", "linux/amd64")
     changed(catalog, BOTH, (', "linux/arm64"', ""), (ARM64, ""))
     after = resolver(catalog).resolve("llama-cpp-b9831")

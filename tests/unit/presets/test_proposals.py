@@ -82,7 +82,7 @@ def test_the_largest_file_that_leaves_room_for_a_context_is_proposed(facts: Know
     assert proposals.memory(shape, size, 8192) + card.context > card.memory
     file = "/m/unsloth/Qwen3.6-27B-GGUF/Qwen3.6-27B-UD-IQ2_XXS.gguf"
     words = shlex.split(run.command)
-    assert words[1:5] == ["run", "llama-cpp-b10018", "--model", file]
+    assert words[1:5] == ["run", "llama-cpp-0.5.0-dev", "--model", file]
     assert words[5:] == ["--context", str(run.context), "--", "--parallel", "1"]
     assert shlex.split(run.get) == [
         *("hf", "download", "unsloth/Qwen3.6-27B-GGUF", "Qwen3.6-27B-UD-IQ2_XXS.gguf"),

@@ -10,9 +10,9 @@ import pytest
 from builder.build import ccache
 from builder.build.record import Record
 from builder.core.errors import RegistryError
-from builder.publish.attachments import NAMES, RECIPE, missing_attachments, recipe_texts
+from builder.publish.attachments import RECIPE, SPDX, missing_attachments, recipe_texts
 from builder.publish.registry import Repository
-from builder.publish.verdicts import AttachedFile, Attachment, attach_all
+from builder.publish.verdicts import SLSA, AttachedFile, Attachment, attach_all
 from support.catalogs import load, rendered
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -58,7 +58,7 @@ def test_attached_ptx_comes_back(
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     plan = rendered(REPOSITORY, NAME)
     file = ccache.path_of(tmp_path, plan.name, plan.key)
-    described = {*NAMES, RECIPE}
+    described = {SPDX, SLSA, RECIPE}
 
     def made(attached: set[str]) -> list[Attachment]:
         # What describes the image is there, so that its record is not read.

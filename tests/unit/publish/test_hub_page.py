@@ -14,12 +14,14 @@ from builder.build.record import Record
 from builder.checks.verdict import Check, DeviceUse, Verdict
 from builder.image.code_paths import CodePaths
 from builder.publish.hub import CUT, cut_page, describe_repository, shortened
+from builder.publish.verdicts import PublicSigner
 from support.catalogs import load
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.hub import DockerHub, Fault
 from support.hub_login import NAME, SECRET
 from support.platforms import write_recipe
+from support.sigstore import ISSUER, WORKFLOW
 
 HELLO = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
 HEAD = "2374b99c16937cf00d327c93b1d2d12d708d4f30"
@@ -267,3 +269,19 @@ def test_a_summary_shows_what_cannot_be_seen(recipes: Path) -> None:
     assert told.short.startswith("The smallest \\u200bone")
     assert "The smallest \\\\u200bone" in told.full
     assert (told.short + told.full).replace("\n", "").isprintable()
+
+
+def test_a_page_names_the_signer_and_the_commands_that_verify(recipes: Path) -> None:
+    pem = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
+    signers = (PublicSigner(key=pem), PublicSigner("", WORKFLOW, ISSUER))
+    page = describe_repository(load(recipes), "hello-sm120", NAME, signers=signers).full
+    for said in (
+        "## Verify it",
+        f"```\n{pem.strip()}\n```",
+        f"$ cosign verify --insecure-ignore-tlog=true --key=cosign.pub {NAME}:0.10.0\n",
+        f"signed by the workflow `{WORKFLOW}`",
+        f"--certificate-identity={WORKFLOW} --certificate-oidc-issuer={ISSUER} {NAME}:0.10.0",
+    ):
+        assert said in page
+    assert page.count("## Verify it") == 1
+    assert "## Verify it" not in describe_repository(load(recipes), "hello-sm120", NAME).full

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from builder.core.platforms import Platforms
 from builder.publish import sbom
-from builder.publish.attachments import PROVENANCE
 from builder.publish.sbom import parse_dpkg
+from builder.publish.verdicts import SLSA
 from builder.recipes import locks
 from builder.recipes.locks import PinnedFile
 from support.bills import (
@@ -97,7 +97,7 @@ def test_the_base_that_compiles_the_entrypoint_is_a_part_that_is_not_shipped() -
     assert role["vllm-openai-0.20.2"] == "DESCENDANT_OF"
     gcc = "pkg:deb/debian/gcc@4:14.2.0-1?arch=amd64&distro=trixie"
     assert purl(package(document, "gcc")) == gcc
-    statement = json.loads(texts("vllm-0.20.2")[PROVENANCE])
+    statement = json.loads(texts("vllm-0.20.2")[SLSA])
     named = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert f"debian-trixie-gcc {made.tools.short_key}" in {each["name"] for each in named}
 

@@ -9,6 +9,7 @@ import pytest
 
 from builder.publish import attachments
 from builder.publish.attachments import LOCAL, builder_uri
+from builder.publish.verdicts import SLSA
 from support.bills import DPKG, ENGINES, of_catalog, provenance, record_of
 
 
@@ -46,7 +47,7 @@ def test_unknown_times_are_left_out() -> None:
         (record_of(made, seconds={}, created="2026-11-21T15:58:33+02:00"), began),
         (record_of(made, created=""), {}),
     ):
-        document = json.loads(attachments.documents_of(made, record, DPKG)[attachments.PROVENANCE])
+        document = json.loads(attachments.documents_of(made, record, DPKG)[SLSA])
         assert document["predicate"]["runDetails"]["metadata"] == expected
 
 
@@ -57,8 +58,6 @@ def test_a_workflow_of_github_is_the_builder() -> None:
     assert builder_uri({}) == LOCAL
     made = of_catalog("hello-sm120-0.1.0")
     document = json.loads(
-        attachments.documents_of(made, record_of(made), DPKG, builder_uri(environment))[
-            attachments.PROVENANCE
-        ]
+        attachments.documents_of(made, record_of(made), DPKG, builder_uri(environment))[SLSA]
     )
     assert document["predicate"]["runDetails"]["builder"]["id"] == f"https://github.com/{workflow}"

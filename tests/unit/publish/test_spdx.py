@@ -29,7 +29,7 @@ def test_a_pull_request_is_applied_to_the_engine() -> None:
     assert engine["downloadLocation"] == f"git+{home}@{before}"
     assert (pull["homepage"], pull["versionInfo"]) == (f"{home}/pull/6", after)
     assert pull["downloadLocation"] == f"{home}/compare/{before}...{after}.diff"
-    applied, _ = [
+    applied, *_ = [
         (each["spdxElementId"], each["relatedSpdxElement"])
         for each in document["relationships"]
         if each["relationshipType"] == "PATCH_APPLIED"

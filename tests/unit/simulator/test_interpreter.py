@@ -41,9 +41,9 @@ PTX = """
 }
 .visible .entry odd(.param .u64 a)
 {
-    .reg .b64 %rd<2>;
-    mov.u64 %rd1, 0;
-    mbarrier.init.shared.b64 [%rd1], 1;
+    .reg .b32 %r<2>;
+    mov.u32 %r1, 0;
+    vadd4.u32.u32.u32 %r1, %r1, %r1, %r1;
     ret;
 }
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import html5lib
@@ -16,6 +17,8 @@ from builder.build.record import Record
 from builder.core.errors import FetchError
 from builder.core.settings import Settings
 from builder.image.code_paths import CodePaths
+from builder.presets import manifest
+from builder.presets.cards import machine_with
 from builder.presets.schema import PresetUse
 from builder.publish import attachments, nights, tags
 from builder.publish.registry import Manifest, RemotePlatform, Repository
@@ -69,7 +72,7 @@ def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) ->
     assert tag.download_size == sum(sizes)
     assert tag.update_size == sum(sizes[1:])  # both have the first layer
     assert [move.digest for move in tag.moves] == [second.digest, first.digest]
-    assert (tag.signed, tag.documents) == (True, ("SPDX",))
+    assert (tag.signed, tag.documents) == (True, ("SPDX", "verdict"))
     assert tag.platforms == {"linux/amd64": RemotePlatform(second.digest, sum(sizes), "k")}
     assert tag.checks == {"libraries": 3, "help": 12}
 
@@ -85,7 +88,7 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
     (tag,) = published_tags(repository, recipe, Settings())
     assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
     assert tag.platforms["linux/arm64"].digest == arm64.digest
-    assert (tag.documents, tag.checks) == (("SPDX",), {"libraries": 3, "help": 12})
+    assert (tag.documents, tag.checks) == (("SPDX", "verdict"), {"libraries": 3, "help": 12})
     # An image is signed, not the index.
     assert not tag.signed
 
@@ -117,7 +120,10 @@ def test_the_pages_of_a_published_image(
         text = (tmp_path / "site" / file).read_text()
         assert f"<code>docker pull {repository.name}:b9261</code>" in text
         assert "./farm build llama-cpp-b9261<" not in text
-    assert "cosign verify" in page
+    public = key.with_name("cosign.pub").read_text().strip()
+    assert f"by the key <code>{public}</code>" in page
+    verify = "cosign verify --insecure-ignore-tlog=true --key=cosign.pub"
+    assert f"<code>{verify} {repository.name}@{second.digest}</code>" in page
     assert "help: 12" in page
     # A statement that no trusted key signed is not shown, although it is newer.
     assert 'with the same digest on <time datetime="2026-11-04' in page
@@ -155,6 +161,16 @@ def test_the_file_for_compose_of_a_published_image(registry: str, tmp_path: Path
     (service,) = file["services"].values()
     assert service["image"] == f"{repository.name}@{there.digest}"
     assert not re.search(r"(MODEL|DRAFT|MMPROJ)(\.gguf)?\b", " ".join(service["command"]))
+    # Programs get the same run, and a stranger's farm chooses it.
+    found = manifest.fetch(str(tmp_path / "site")).manifest
+    (tag,) = next(each.tags for each in found.images if each.recipe == "buun-b9304")
+    assert (tag.tag, tag.digest) == ("b9304", there.digest)
+    machine = machine_with(RECIPES.root, ["5090-laptop"])
+    ((run, listed),) = manifest.choose(found, machine, 0, "")[0]
+    assert run.preset == option.preset
+    assert run.arguments == service["command"]
+    start = manifest.commands(run, listed)[-1]
+    assert f"{repository.name}@{there.digest}" in start
     page = (tmp_path / "site" / "index.html").read_text()
     assert f'<a href="compose/{option.preset.replace("@", "%40")}.yaml"' in page
     html5lib.HTMLParser(strict=True).parse(page)
@@ -247,7 +263,8 @@ def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
     nights.write(repository, night(**failed, started="2026-11-22T03:17:09+00:00"))
     nights.write(repository, night(**failed, started="2026-11-23T03:18:09+00:00"))
     rolled = {**shared, "outcome": "held", "reason": "rolled back: garbage after 60K"}
-    nights.write(repository, night(**rolled, commit=old, started="2026-11-24T03:19:09+00:00"))
+    rolled |= {"commit": old, "upstream": "b9200", "day": "2026-10-01"}
+    nights.write(repository, night(**rolled, started="2026-11-24T03:19:09+00:00"))
     settings = Settings(namespace=f"{registry}/me", state_dir=tmp_path / "state")
     facts = collect(RECIPES, settings, print)
     assert [each.recipe for each in facts.images if each.nights] == ["llama-cpp-master"]
@@ -259,11 +276,16 @@ def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
     told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for _, row in rows]
     lost = "the pin has no &lt;b&gt;mtp&lt;/b&gt;"
     assert told == [
-        "2026-11-24 03:19 UTC held aaaaaaaaa rolled back: garbage after 60K",
+        "2026-11-24 03:19 UTC held b9200 aaaaaaaaa rolled back: garbage after 60K",
         f"2026-11-23 03:18 UTC failed bbbbbbbbb changes as in the night before: {lost}",
         f"2026-11-22 03:17 UTC failed bbbbbbbbb changes {lost}",
         "2026-11-21 03:00 UTC moved aaaaaaaaa",
     ]
+    text = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert "Last good image: master, night of 2026-11-21. It stays there since" in text
+    assert "since 2026-11-22 (3 nights): held: rolled back: garbage after 60K." in text
+    days = (datetime.now(UTC).date() - date(2026, 10, 1)).days
+    assert f"Upstream: b9200 of 2026-10-01, {days} days old." in text
     assert "<details" not in page  # nothing needs a click
     changes = f'href="https://github.com/ggml-org/llama.cpp/compare/{old}...{new}"'
     assert page.count(changes) == 2

@@ -407,7 +407,7 @@ def test_the_manual_names_every_field() -> None:
 
 def test_the_first_page_is_light(site: Path) -> None:
     names = ("index.html", *ASSETS)
-    assert sum(len(gzip.compress((site / name).read_bytes())) for name in names) < 50_000
+    assert sum(len(gzip.compress((site / name).read_bytes())) for name in names) < 64_000
 
 
 def test_the_command(builder: Builder, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from builder.core.settings import Settings
 from builder.plan.resolver import Resolver
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import Track
+from builder.sources import git
 from builder.sources.mirrors import Repositories
 from builder.upstream import night, update
 from builder.upstream import track as tracking
@@ -57,7 +58,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     lines = frozen.entry.text.splitlines()
     assert lines[0].startswith("#:schema")
     assert lines[1] == f"# Frozen from llama-cpp-master: b10000 was {COMMIT}."
-    assert update.farm_commit(REPOSITORY) in lines[2]
+    assert git.head_of(REPOSITORY) in lines[2]
     # All else stays, comments included; the catalog that it came from has it not.
     before, after = tomllib.loads(entry.text), tomllib.loads(frozen.entry.text)
     assert before["probe"] == after["probe"]

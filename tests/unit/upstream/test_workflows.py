@@ -30,6 +30,7 @@ FILES = [*WORKFLOWS, *ACTIONS]
 PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 PUBLISHING = re.compile(r"^\./farm (?:push|nightly|hub describe) ", re.MULTILINE)
 DEPLOYING = {"pages": "write", "id-token": "write"}
+SIGNING = {"contents": "read", "id-token": "write"}
 PROPOSING = {"actions": "read", "contents": "write", "pull-requests": "write"}
 PROPOSE = ".github/scripts/propose_updates"
 every_workflow = pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
@@ -92,6 +93,8 @@ def test_nothing_is_allowed_but_reading_the_deployment_of_pages_and_pull_request
         deploys = any("actions/deploy-pages@" in step.get("uses", "") for step in job["steps"])
         proposes = PROPOSE in [step.get("run") for step in job["steps"]]
         allowed = DEPLOYING if deploys else PROPOSING if proposes else {"contents": "read"}
+        if "github.workflow_ref" in str(job.get("env")):  # it may sign by this identity
+            allowed = SIGNING
         assert job["permissions"] == allowed, name
         # What may write runs neither builder nor what an upstream has.
         assert not proposes or len(job["steps"]) == 2

@@ -120,15 +120,17 @@ def product(shape: str, a: str, b: str, c: str, special: str, seed: int) -> Prod
         else rng.standard_normal((m, 8)).astype(c.replace("f", "float"))
     )
     av, bv = left.values, right.values
-    scale_text, scales = "", []
+    scale_text, moves, scales = "", "", []
     opcode = f"mma.sync.aligned.{shape}.row.col{special if special == '.satfinite' else ''}.{c}.{a}.{b}.{c}"
     if special == ".kind::f8f6f4":
         opcode = f"mma.sync.aligned.kind::f8f6f4.{shape}.row.col.{c}.{a}.{b}.{c}"
     if special and special[0] != ".":
-        av, bv, scale_text, scales, opcode = scaled(special, seed, av, bv, rng, shape, a, b)
+        av, bv, scale_text, moves, scales, opcode = scaled(special, seed, av, bv, rng, shape, a, b)
     c_words = pack_c(start, c)
     sources = (*words, np.stack(scales) if scales else None)
-    text = _text(opcode, scale_text, [c_words, *(each for each in sources if each is not None)])
+    text = _text(
+        opcode, scale_text, moves, [c_words, *(each for each in sources if each is not None)]
+    )
     exact = av @ bv.T + start.astype(np.float64)
     magnitude = np.abs(av) @ np.abs(bv).T + np.abs(start.astype(np.float64))
     bound = magnitude * (depth + 1) * 2.0**-24 + (
@@ -141,9 +143,9 @@ def product(shape: str, a: str, b: str, c: str, special: str, seed: int) -> Prod
     return Product(opcode, text, c_words, sources, exact, bound, m, c)
 
 
-def _text(opcode: str, scale_text: str, blocks: list[Array]) -> str:
+def _text(opcode: str, scale_text: str, moves: str, blocks: list[Array]) -> str:
     text = ".visible .entry k(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4) {\n"
-    text += ".reg .b32 %r<64>; .reg .b64 %d<8>; mov.u32 %r0, %laneid; mul.wide.u32 %d1, %r0, 4;\n"
+    text += ".reg .b16 %h<4>; .reg .b32 %r<64>; .reg .b64 %d<8>; mov.u32 %r0, %laneid; mul.wide.u32 %d1, %r0, 4;\n"
     groups, at = [], 1
     for index, block in enumerate(blocks):
         text += f"ld.param.u64 %d0, [p{index + 1}]; add.u64 %d0, %d0, %d1;"
@@ -157,7 +159,7 @@ def _text(opcode: str, scale_text: str, blocks: list[Array]) -> str:
     braces = ["{" + ",".join(names) + "}" for names in groups]
     if scale_text:
         scale_text = scale_text.format(*groups[3])
-    text += f"{opcode} {braces[0]}, {braces[1]}, {braces[2]}, {braces[0]}{scale_text};\n"
+    text += f"{moves}{opcode} {braces[0]}, {braces[1]}, {braces[2]}, {braces[0]}{scale_text};\n"
     text += "ld.param.u64 %d0, [p0]; add.u64 %d0, %d0, %d1;"
     return (
         text
@@ -200,8 +202,14 @@ def scaled(
     }
     name, vector, scale = names[kind]
     opcode = f"mma.sync.aligned.kind::{name}.block_scale.scale_vec::{vector}.{shape}.row.col.f32.{a}.{b}.f32.{scale}"
-    text = f", {{}}, {{{{{byte}, {thread_a}}}}}, {{}}, {{{{{byte}, {thread_b}}}}}"
-    return av, bv, text, [scale_a, scale_b], opcode
+    if seed % 2:
+        # As CUTLASS: selectors in registers, braces around the scales.
+        moves = f"mov.u16 %h1, {byte}; mov.u16 %h2, {thread_a}; mov.u16 %h3, {thread_b};"
+        text = ", {{{}}}, {{%h1, %h2}}, {{{}}}, {{%h1, %h3}}"
+    else:
+        moves = ""
+        text = f", {{}}, {{{{{byte}, {thread_a}}}}}, {{}}, {{{{{byte}, {thread_b}}}}}"
+    return av, bv, text, moves, [scale_a, scale_b], opcode
 
 
 def put(word: int, codes: Array, byte: int) -> int:
