@@ -134,7 +134,7 @@ def builder(*arguments: str) -> subprocess.CompletedProcess[str]:
         "receipts",
         "run qwen3.6-27b-dflash@5090-laptop --dry-run",
         "ci matrix --json",
-        "ci matrix --json --changed-since HEAD",
+        "ci matrix hello-sm120 --json --changed-since HEAD",
     ],
 )
 def test_commands_that_print_need_no_extra(command: str) -> None:
