@@ -11,10 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copyfile, copytree
 
 import pytest
 
 from support import upstreams
+from support.environment import REPOSITORY
 from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
 from support.publishing import PUSHED, digest_of, tags, verified
 from support.smoke_tests import docker, images_at
@@ -156,7 +158,13 @@ def test_a_pull_request_builds_what_it_changes(farm: Checkout, registry: str) ->
 def test_an_update_becomes_a_pull_request(farm: Checkout, upstream: upstreams.Upstream) -> None:
     """The new recipe and its Dockerfile are on a branch, and the old recipe is kept."""
     add(farm, "b1")
-    (farm.path / "recipes" / "overlaid-1.toml").unlink()
+    recipes = farm.path / "recipes"
+    (recipes / "overlaid-1.toml").unlink()
+    copytree(REPOSITORY / "recipes" / "bases", recipes / "bases", dirs_exist_ok=True)
+    for file in (REPOSITORY / "recipes").glob("**/hello-sm120-0.1.0.*"):  # which the tests read
+        copy = recipes / file.relative_to(REPOSITORY / "recipes")
+        copy.parent.mkdir(exist_ok=True)
+        copyfile(file, copy)
     head = farm.commit("a version")
     origin = farm.folder / "origin"
     farm.git("init", "--quiet", "--bare", str(origin))
@@ -169,9 +177,9 @@ def test_an_update_becomes_a_pull_request(farm: Checkout, upstream: upstreams.Up
     assert run.jobs == dict.fromkeys(jobs, "succeeded")
     farm.git("fetch", "--quiet", "origin")
     changed = farm.git("diff", "--name-only", head, "origin/update/overlaid-b1").splitlines()
-    recipes = {"recipes/overlaid-b1.toml", "recipes/overlaid-b2.toml"}
-    assert recipes | {"tests/data/golden/overlaid-b2.Dockerfile"} <= {*changed}
-    assert recipes == {name for name in changed if not name.startswith("tests/data/golden/")}
+    both = {"recipes/overlaid-b1.toml", "recipes/overlaid-b2.toml"}
+    assert both | {"tests/data/golden/overlaid-b2.Dockerfile"} <= {*changed}
+    assert both == {name for name in changed if not name.startswith("tests/data/golden/")}
     assert upstream.head() in farm.git("show", "origin/update/overlaid-b1:recipes/overlaid-b2.toml")
     request = (farm.folder / "pull-requests").read_text()
     assert request.startswith("pr create --head update/overlaid-b1 --base main")
