@@ -97,6 +97,11 @@ def add(farm: Checkout, version: str) -> Path:
     return file
 
 
+def change(file: Path) -> None:
+    """Change a recipe's summary, which its image has as a label."""
+    file.write_text(file.read_text().replace('summary = "', 'summary = "Another: '))
+
+
 def test_nights(
     farm: Checkout, upstream: upstreams.Upstream, registry: str, key_pair: Path
 ) -> None:
@@ -131,9 +136,10 @@ def test_nights(
 def test_a_release(farm: Checkout, registry: str, key_pair: Path) -> None:
     """A recipe that a push to main changed is built, pushed and signed; the others are not."""
     add(farm, "2")
-    before = farm.commit("two")
-    add(farm, "1")
-    farm.commit("one is a version")
+    file = add(farm, "1")
+    before = farm.commit("two versions")
+    change(file)
+    farm.commit("another summary")
     run = farm.run("push", "release", payload={"before": before, "ref": "refs/heads/main"})
     assert run.jobs == dict.fromkeys({"changed recipes", "overlaid-1"}, "succeeded")
     assert verified(f"{registry}/{PUSHED}:1", key_pair / "cosign.pub")
@@ -145,8 +151,7 @@ def test_a_pull_request_builds_what_it_changes(farm: Checkout, registry: str) ->
     """Only the changed recipe is built, and nothing is pushed."""
     add(farm, "2")
     farm.commit("two")
-    file = farm.path / "recipes" / "overlaid-1.toml"
-    file.write_text(file.read_text().replace("A package with", "A package that has"))
+    change(farm.path / "recipes" / "overlaid-1.toml")
     farm.commit("another summary")
     event = {"pull_request": {"number": 1, "head": {"ref": "change"}, "base": {"ref": "main"}}}
     run = farm.run("pull_request", "pull-request", "--job=build", payload=event)
