@@ -188,3 +188,4 @@ def test_an_update_becomes_a_pull_request(farm: Checkout, upstream: upstreams.Up
     assert upstream.head() in farm.git("show", "origin/update/overlaid-b1:recipes/overlaid-b2.toml")
     request = (farm.folder / "pull-requests").read_text()
     assert request.startswith("pr create --head update/overlaid-b1 --base main")
+    assert "farm: creating" not in request
