@@ -17,6 +17,7 @@ import pytest
 
 from support import upstreams
 from support.environment import REPOSITORY
+from support.nightly_world import BETTER, OPS, PARTS
 from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
 from support.publishing import PUSHED, digest_of, tags, verified
 from support.smoke_tests import docker, images_at
@@ -26,26 +27,15 @@ pytestmark = [
     *(pytest.mark.act, pytest.mark.docker, pytest.mark.network),
     pytest.mark.xdist_group("workflows"),
 ]
-DAY = 86_400
-FOLLOWED = """
-[track]
-tag     = "b*"
-channel = "nightly"
-"""
-PROBE = """
-[[probe]]
-file = "{site}/vllm/worker.py"
-has  = ["def work"]
-"""
 PLAN = "recipes with a channel"
 NIGHT = {PLAN, "overlaid-1", "age of the channels", "site", "GitHub Pages"}
 
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> upstreams.Upstream:
-    """A repository with the tag b1, two days old."""
+    """A repository with the tag b1, an hour old."""
     folder = tmp_path / "github" / "upstream"
-    made = upstreams.Upstream(folder, clock=int(time.time()) - 2 * DAY)
+    made = upstreams.Upstream(folder, clock=int(time.time()) - 3600)
     for path, text in PACKAGE.items():
         made.write(path, text)
     made.record("one")
@@ -62,9 +52,14 @@ def farm(
     key_pair: Path,
     made: set[str],
 ) -> Iterator[Checkout]:
-    """A checkout whose only recipe follows ``upstream``, and whose images go to ``registry``."""
-    source = f'[source]\ngit = "{upstream.url}"\nref = "b1"\ncommit = "{upstream.head()}"'
-    parts = FOLLOWED + PROBE.format(site=SITE)
+    """A checkout whose only recipe follows ``upstream``, and whose images go to ``registry``.
+
+    It puts a pull request of ``upstream`` over the package.
+    """
+    base = upstream.head()
+    source = f'[source]\ngit = "{upstream.url}"\nref = "b1"\ncommit = "{base}"'
+    head = upstream.pull(1, {OPS: BETTER})
+    parts = PARTS.format(track='tag     = "b*"', base=base, head=head, site=SITE)
     image = published.build()
     digest = docker("image", "inspect", "--format={{.Id}}", image)
     pin = f'digest = "{digest}"'
@@ -81,8 +76,8 @@ def farm(
     made.update(images_at(registry))
 
 
-def release(upstream: upstreams.Upstream, tag: str, worker: str) -> None:
-    upstream.write("vllm/worker.py", worker)
+def release(upstream: upstreams.Upstream, tag: str, path: str, text: str) -> None:
+    upstream.write(path, text)
     upstream.record(f"release {tag}")
     upstream.git("tag", tag)
 
@@ -106,7 +101,7 @@ def test_nights(
     farm: Checkout, upstream: upstreams.Upstream, registry: str, key_pair: Path
 ) -> None:
     """A good night moves the channel, a bad one leaves it, and the next one finds the caches."""
-    release(upstream, "b2", "def work():\n    return 'fast'\n")
+    release(upstream, "b2", "vllm/worker.py", "def work():\n    return 'fast'\n")
     night = farm.run("schedule", "nightly")
     assert night.jobs == dict.fromkeys(NIGHT, "succeeded")
     first = digest_of(registry, "nightly")
@@ -115,15 +110,15 @@ def test_nights(
     assert "no cache is found" in night.text
     assert "restored from" not in night.text
 
-    release(upstream, "b3", "WORK = None\n")
+    release(upstream, "b3", OPS, "CAPABILITY = 10\n")  # the patch does not apply
     night = farm.run("schedule", "nightly")
     assert night.jobs == {**dict.fromkeys(NIGHT, "succeeded"), "overlaid-1": "failed"}
     assert digest_of(registry, "nightly") == first
-    assert "vllm/worker.py" in night.text
+    assert "conflicts" in night.text
     assert list(farm.artifact("logs-overlaid-1").rglob("*.log"))
 
     begun = time.time()
-    release(upstream, "b4", "def work():\n    return 'better'\n")
+    release(upstream, "b4", OPS, PACKAGE[OPS])
     night = farm.run("schedule", "nightly", "--job=night")
     assert night.jobs == dict.fromkeys([PLAN, "overlaid-1"], "succeeded")
     assert digest_of(registry, "nightly") not in {"", first}
@@ -175,7 +170,7 @@ def test_an_update_becomes_a_pull_request(farm: Checkout, upstream: upstreams.Up
     farm.git("init", "--quiet", "--bare", str(origin))
     farm.git("remote", "add", "origin", str(origin))
     farm.git("push", "--quiet", "origin", "main")
-    release(upstream, "b2", "def work():\n    return 'fast'\n")
+    release(upstream, "b2", "vllm/worker.py", "def work():\n    return 'fast'\n")
     event = {"repository": {"default_branch": "main"}}
     run = farm.run("schedule", "update", payload=event)
     jobs = {"engines behind upstream", "overlaid-b1", "pull requests"}
