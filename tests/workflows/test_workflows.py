@@ -124,7 +124,7 @@ def test_nights(
     assert digest_of(registry, "nightly") not in {"", first}
     assert "restored from mirrors@overlaid@" in night.text
     mirrors = farm.folder / "home" / ".cache" / "builder" / "git"
-    (head,) = mirrors.glob("*upstream*/HEAD")
+    (head,) = mirrors.glob("*upstream*/pins.git/HEAD")
     assert head.stat().st_mtime < begun, "the mirror was cloned anew"
 
 
