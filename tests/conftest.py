@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cross", action="store_true", help="also compile on emulated arm64 (fifteen minutes)"
     )
     parser.addoption(
-        "--act", action="store_true", help="also run GitHub's workflows with act (ten minutes)"
+        "--act", action="store_true", help="also run GitHub's workflows with act (half an hour)"
     )
     parser.addoption(
         "--kills", type=int, default=4, help="number of kills of a build and a push (20: 5 minutes)"
