@@ -35,6 +35,7 @@ pytest_plugins = [
     "support.simulators",
     "support.shaped_card",
     "support.llama_tree",
+    "support.workflows",
 ]
 
 
@@ -47,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--cross", action="store_true", help="also compile on emulated arm64 (fifteen minutes)"
+    )
+    parser.addoption(
+        "--act", action="store_true", help="also run GitHub's workflows with act (half an hour)"
     )
     parser.addoption(
         "--kills", type=int, default=4, help="number of kills of a build and a push (20: 5 minutes)"
@@ -64,7 +68,7 @@ LONGEST = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
     unwanted = [
-        name for name in ("engine", "browser", "cross") if not config.getoption(f"--{name}")
+        name for name in ("engine", "browser", "cross", "act") if not config.getoption(f"--{name}")
     ]
     left = [item for item in items if any(map(item.get_closest_marker, unwanted))]
     config.hook.pytest_deselected(items=left)

@@ -288,7 +288,8 @@ def serving(root: Path, configuration: str) -> Iterator[str]:
     file = root.with_suffix(".yml")
     file.write_text(configuration.format(root=root, port=port))
     with subprocess.Popen(
-        ["docker-registry", "serve", str(file)],
+        # It ends with the tests, also with ones that are killed.
+        ["setpriv", "--pdeathsig=KILL", "docker-registry", "serve", str(file)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:

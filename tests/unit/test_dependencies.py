@@ -133,6 +133,8 @@ def builder(*arguments: str) -> subprocess.CompletedProcess[str]:
         "recipe explain beellama-0.1.1",
         "receipts",
         "run qwen3.6-27b-dflash@5090-laptop --dry-run",
+        "ci matrix --json",
+        "ci matrix hello-sm120 --json --changed-since HEAD",
     ],
 )
 def test_commands_that_print_need_no_extra(command: str) -> None:

@@ -89,6 +89,8 @@ def test_a_shell_that_completes_waits_for_no_set_up(tmp_path: Path) -> None:
         ("paths a", 1),
         ("paths a --model m.gguf --card 5090", 2),
         ("build a", 2),
+        ("ci matrix --json --tracked", 1),
+        ("ci trials a", 2),
         ("test --version", 3),
     ],
 )

@@ -48,7 +48,7 @@ def checkout(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         change = git(clone, "diff", "--cached", "--binary")
         (folder / "update.patch").write_text(f"{change}\n" if change else "")
-        (folder / "verdicts.txt").write_text(f"{name}: pull 6: `upstream`\n")
+        (folder / "verdicts.txt").write_text(f"farm: set up\n{name}: pull 6: `upstream`\n")
         git(clone, "reset", "--quiet", "--hard")
     program = tmp_path / "bin" / "gh"
     program.parent.mkdir()
@@ -88,6 +88,7 @@ def test_an_update_becomes_a_branch_and_a_pull_request(checkout: Path) -> None:
     assert "pr create --head update/a-1 --base main" in said
     assert "    a-1: pull 6: `upstream`" in said
     assert "b-1" not in said
+    assert "farm: set up" not in said
     printed = (checkout.parent / "printed").read_text()
     assert "::warning::b-1: upstream is newer, but nothing was written" in printed
     assert "b-1: pull 6: `upstream`" in printed

@@ -56,9 +56,10 @@ def steps(file: Path) -> Iterator[dict[str, Any]]:
     yield from read(file).get("runs", {}).get("steps", [])
 
 
-def test_there_are_the_four() -> None:
-    assert [file.stem for file in WORKFLOWS] == ["nightly", "pull-request", "release", "update"]
-    for name in ("nightly", "update"):
+def test_there_are_the_five() -> None:
+    names = ["nightly", "pull-request", "release", "update", "weekly"]
+    assert [file.stem for file in WORKFLOWS] == names
+    for name in ("nightly", "update", "weekly"):
         started = read(GITHUB / f"workflows/{name}.yml")["on"]
         assert {"schedule", "workflow_dispatch"} == set(started)
 
