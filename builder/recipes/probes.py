@@ -265,8 +265,11 @@ class Serve(Model):
         return self
 
 
+Severity = Literal["critical", "high", "medium", "low", "unknown"]
+
+
 class Budget(Model):
-    """Maximum sizes of the image, in MB (10^6 bytes)."""
+    """Maximum sizes of the image, in MB (10^6 bytes), and ages of its vulnerabilities."""
 
     download: Annotated[int, Field(ge=1)] | None = None
     """Compressed layers."""
@@ -275,6 +278,10 @@ class Budget(Model):
     update: Annotated[int, Field(ge=1)] | None = None
     """Compressed layers that the image before lacks: the download of an update.  ``push`` and
     ``nightly`` move no tag to an image that exceeds it."""
+    fixed: dict[Severity, Annotated[int, Field(ge=0)]] = {}
+    """Days that a vulnerability may have had a fix, by severity, as an installed trivy, grype or
+    osv-scanner says: { critical = 7, high = 30 }. ``push`` and ``nightly`` refuse an image with an
+    older one, and an image that could not be scanned."""
 
 
 class Accept(Model):
@@ -294,20 +301,22 @@ class Accept(Model):
         "entrypoint",
         "imports",
         "numbers",
+        "vulnerabilities",
     ]
-    """The check."""
+    """The check; "vulnerabilities" is the limit ``fixed`` of [budget]."""
     path: ImagePath | None = None
     """Files that the exception covers."""
     case: Text | None = None
     """For ``numbers``: the cases of test-backend-ops that it covers, ``OPERATION(PARAMETERS)``; *
-    stands for any text."""
+    stands for any text. For ``vulnerabilities``: the id, "CVE-2026-1234"."""
     why: Text
     """The reason."""
 
     @model_validator(mode="after")
     def _names_what_it_covers(self) -> Accept:
-        if (self.case is None) == (self.check == "numbers"):
-            raise ValueError('needs "case" where check is "numbers", and else "path"')
+        if (self.case is None) == (self.check in {"numbers", "vulnerabilities"}):
+            what = 'needs "case" where check is "numbers" or "vulnerabilities", and else "path"'
+            raise ValueError(what)
         if (self.path is None) == (self.case is None):
             raise ValueError('needs either "path" or "case"')
         return self

@@ -61,6 +61,7 @@ from builder.publish.push import (
 from builder.publish.registry import Repository, Update, remote_image, require_within
 from builder.publish.tags import past_moves, reason_of
 from builder.publish.verdicts import Trust, require_attachments, require_signing, trust_of
+from builder.publish.vulnerabilities import rescan
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
@@ -191,6 +192,7 @@ def publish(
     if several:
         immutable = tags.tags_of_index(plans[0].recipe, key_of_index(plans)).immutable
     if serves and repository.head_digest(immutable) == serves:
+        rescan(session, plans, repository, serves, work, trust_of(session.settings, work))
         return serves, _kernels(built_here(session, plans[0]))
     results: list[Verified | BuilderError] = []
     for plan in plans:
