@@ -35,6 +35,7 @@ pytest_plugins = [
     "support.simulators",
     "support.shaped_card",
     "support.llama_tree",
+    "support.lock_farm",
 ]
 
 

@@ -69,6 +69,8 @@ def _trivy(document: Any, debian: bool) -> Iterator[Found]:
     """The report of trivy (pkg/types/report.go); raises ``ValueError``."""
     if debian and document["Metadata"].get("OS", {}).get("Family", "none") == "none":
         raise ValueError("it did not recognize the distribution of the Debian packages")
+    if not document.get("Results"):
+        raise ValueError("it looked at no package")
     for each in (one for part in document["Results"] for one in part.get("Vulnerabilities") or []):
         yield Found(
             _severity(each.get("Severity", "")),

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from operator import itemgetter
 from pathlib import Path
+from tarfile import TarError
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -294,6 +295,20 @@ class Solver:
         ]
         return max(dates)
 
+    def security(self) -> dict[str, str]:
+        """The newest version of each package of the security archive, by name."""
+        found: dict[str, str] = {}
+        for file in (self.folder / "lists").glob("*-security_*_Packages"):
+            name = ""
+            for line in file.read_text("utf-8").splitlines():
+                if line.startswith("Package: "):
+                    name = line.removeprefix("Package: ")
+                elif line.startswith("Version: "):
+                    version = line.removeprefix("Version: ")
+                    if name not in found or is_newer(version, found[name]):
+                        found[name] = version
+        return found
+
     def resolve(self, packages: Sequence[str], installed: str) -> list[dict[str, Any]]:
         """The packages that installing ``packages`` brings, without recommended ones, by path.
 
@@ -327,6 +342,13 @@ class Solver:
                         "sha256": line["sha256"],
                     }
         raise FetchError(f"apt names a file of no known source: {uri}")
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Whether a version of a package is newer than another, deb-version(7)."""
+    from debian.debian_support import NativeVersion
+
+    return bool(NativeVersion(version) > NativeVersion(than))
 
 
 def open_solver(
@@ -409,6 +431,25 @@ def control(deb: Path) -> str:
             return str(opened.debcontrol().dump()).strip()
     except (ArError, DebError, OSError) as error:
         raise FetchError(f"{deb.name} is not a Debian package", str(error)) from error
+
+
+CVE = re.compile(r"\bCVE-[0-9]{4}-[0-9]{4,}\b")
+
+
+def mended(deb: Path, since: str) -> list[str]:
+    """The CVEs that the changelog of a .deb file names since a version of the package; empty where
+    it has none that can be read."""
+    from debian.arfile import ArError
+    from debian.changelog import ChangelogParseError
+    from debian.debfile import DebError, DebFile
+
+    try:
+        with DebFile(str(deb)) as opened:
+            blocks = opened.changelog() or ()
+            entries = [str(each) for each in blocks if is_newer(str(each.version), since)]
+    except (ArError, ChangelogParseError, DebError, EOFError, OSError, TarError, ValueError):
+        return []
+    return list(dict.fromkeys(CVE.findall("".join(entries))))
 
 
 def installed(debs: Iterable[Path]) -> str:
