@@ -43,8 +43,8 @@ class DebianArchive:
     @property
     def sources(self) -> list[AptSource]:
         found = [AptSource((f"{self.mirror}/debian",), (SUITE,), ("main",))]
-        secure = AptSource((f"{self.mirror}/debian-security",), (f"{SUITE}-security",), ("main",))
-        return [*found, secure] if self.security else found
+        security = AptSource((f"{self.mirror}/debian-security",), (f"{SUITE}-security",), ("main",))
+        return [*found, security]
 
     @property
     def sources_text(self) -> str:
@@ -104,8 +104,8 @@ class DebianArchive:
     def publish(self, date: datetime = datetime(2025, 11, 21, 2, 10, 46, tzinfo=UTC)) -> None:
         """Write the package lists of today."""
         self._publish(SUITE, self.lists, date)
-        if self.security:
-            self._publish(f"{SUITE}-security", self.security, date)
+        self._publish(f"{SUITE}-updates", {}, date)
+        self._publish(f"{SUITE}-security", self.security, date)
 
     def _publish(self, suite: str, lists: dict[str, dict[str, str]], date: datetime) -> None:
         dists = self.folder / "dists" / suite

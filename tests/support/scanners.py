@@ -25,7 +25,7 @@ GRYPE = {
                     "versions": ["2.41-12+deb13u2"],
                     "state": "fixed",
                     "available": [
-                        {"version": "2.41-12+deb13u2", "date": "2026-10-01", "kind": "advisory"}
+                        {"version": "2.41-12+deb13u2", "date": "2025-10-01", "kind": "advisory"}
                     ],
                 },
                 "advisories": [],

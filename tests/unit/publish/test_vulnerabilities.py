@@ -83,7 +83,7 @@ def test_reports_of_the_others(bill: str, tmp_path: Path, monkeypatch: pytest.Mo
     done = scan(bill, tmp_path)
     libc = ("libc6", "2.41-12+deb13u1", "2.41-12+deb13u2")
     assert done.found == (
-        Found("critical", "CVE-2026-1111", *libc, "2026-10-01", ("GHSA-aaaa-bbbb-cccc",)),
+        Found("critical", "CVE-2026-1111", *libc, "2025-10-01", ("GHSA-aaaa-bbbb-cccc",)),
         Found("low", "CVE-2026-2222", "libgcc-s1", "1:14.2.0-19+b1", "", ""),
     )
     assert (done.version, done.database) == ("0.110.0", "2026-11-28T06:30:00Z")

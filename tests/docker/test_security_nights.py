@@ -1,0 +1,181 @@
+"""Nights after a security update of Debian, from its archive to the channel; and vulnerable ones.
+
+The image's files are put together: only its bases' locks, and so its key, follow the archive.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.cli.session import build_session
+from builder.core.files import workspace
+from builder.publish.attachments import RECIPE, attached, recipe_texts
+from builder.publish.nights import NightlyRun
+from builder.publish.registry import Repository
+from builder.publish.tags import moves
+from builder.publish.verdicts import UNSIGNED, referrers
+from builder.publish.vulnerabilities import newest_scan
+from builder.upstream import locks, night
+from builder.upstream.patches import open_session
+from support.commands import Builder
+from support.lock_farm import Farm
+from support.platforms import RECIPE as TWO
+from support.platforms import put_together
+from support.registries import Proxy
+from support.scanners import GRYPE, on_path, stand_in
+from support.upstreams import Upstream
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.xdist_group("pushed"),
+    pytest.mark.usefixtures("own_cache"),
+]
+NAME = "me/builder-test/two"
+
+
+class World:
+    """A recipe with a channel on locked bases, its upstream, and the archive of their packages."""
+
+    def __init__(self, farm: Farm, folder: Path, made: set[str]) -> None:
+        self.farm, self.folder, self.made = farm, folder, made
+        upstream = Upstream(folder / "upstream")
+        commit = upstream.commit("one", CMakeLists__txt="project(two NONE)\n")
+        upstream.git("tag", "b1")
+        self.write(
+            source=f'[source]\ngit = "{upstream.url}"\ncommit = "{commit}"',
+            track='[track]\ntag = "b*"\nchannel = "nightly"\nstill = 3650',
+            channel=', "nightly"',
+        )
+
+    def write(self, **parts: str) -> None:
+        text = TWO.format(**parts).replace('"cuda-13.0"', '"cuda"')
+        text = text.replace(', "linux/arm64"', "").replace('[cuda.arm64]\narch = ["121"]', "")
+        (self.farm.catalog / "recipes" / "x-1.toml").unlink(missing_ok=True)
+        (self.farm.catalog / "recipes" / "two-1.toml").write_text(text)
+
+    def add(self, text: str) -> None:
+        file = self.farm.catalog / "recipes" / "two-1.toml"
+        file.write_text(f"{file.read_text()}\n{text}\n")
+
+    def night(self, data: str) -> NightlyRun:
+        """One night; its image, if it is a new one, has the file ``data``."""
+        session = build_session(root=self.farm.catalog)
+        (channel,) = night.channels(session.catalog, session.settings, ["two-1"])
+        with open_session(session.catalog, session.settings, print, offline=False) as sources:
+            target = night.newest(channel, sources.repositories)
+            frozen = night._frozen(session, channel, sources, target)
+            repository = Repository(channel.repository, print)
+            frozen, _ = night._secured(session, frozen, repository, "nightly", sources)
+        (plan,) = replace(session, catalog=frozen.catalog).plans(frozen.name)
+        if not repository.head_digest(plan.immutable_tag):
+            built = replace(session, catalog=frozen.catalog)
+            with workspace(self.folder) as work:
+                put_together(built, frozen.name, work, {"linux/amd64": data})
+            self.made.update(plan.references)
+        (run,) = night.run_channels(session, ["two-1"])
+        return run
+
+
+@pytest.fixture
+def world(
+    lock_farm: Farm,
+    tmp_path: Path,
+    made: set[str],
+    proxy: Proxy,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
+    for name in ("root", "cuda"):
+        lock_farm.lock(name)
+    # The archive of the test is not signed by Debian.
+    real, signed = locks.deb822, re.compile("^Signed-By: .*$", re.MULTILINE)
+    monkeypatch.setattr(locks, "deb822", lambda sources: signed.sub("Trusted: yes", real(sources)))
+    monkeypatch.setenv("BUILDER_DEBIAN_MIRROR", lock_farm.archive.mirror)
+    monkeypatch.setenv("BUILDER_DEBIAN_SNAPSHOT", lock_farm.archive.snapshot)
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "mmdebstrap")
+    monkeypatch.setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")  # no scanner
+    return World(lock_farm, tmp_path, made)
+
+
+def test_a_night_moves_the_channel_for_a_security_update(
+    world: World, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, archive = Repository(f"{registry}/{NAME}", print), world.farm.archive
+    first = world.night("ready")
+    assert (first.outcome, first.reason) == ("moved", "")
+    assert world.night("ready").outcome == "unchanged"
+    archive.secure("libc", "1:2.0-1+deb1", "fix CVE-2026-11111", Multi_Arch="same")
+    archive.add("libc-dev", "1:2.0-1", Depends="libc (>= 1:2.0-1)", Multi_Arch="same")
+    archive.publish()
+    second = world.night("ready")
+    why = "Debian's security updates: libc 1:2.0-1 -> 1:2.0-1+deb1 (CVE-2026-11111)"
+    assert (second.outcome, second.reason) == ("moved", why)
+    assert repository.head_digest("nightly") == second.digest != first.digest
+    assert moves(repository, "nightly", UNSIGNED)[0].reason.endswith(f"; {why}")
+    told = recipe_texts(attached(repository, "nightly", RECIPE))
+    (lock,) = [text for path, text in told.items() if path.startswith("bases/locks/root-")]
+    assert 'version = "1:2.0-1+deb1"' in lock
+    third = world.night("ready")
+    assert (third.outcome, third.digest, third.reason) == ("unchanged", second.digest, "")
+    # What one night took, a night without the archive does not take back.
+    monkeypatch.setenv("BUILDER_DEBIAN_MIRROR", "http://127.0.0.1:9")
+    (failed,) = night.run_channels(build_session(root=world.farm.catalog), ["two-1"])
+    assert failed.outcome == "failed"
+    assert failed.reason.startswith("whether Debian has security updates is not known: ")
+    assert repository.head_digest("nightly") == second.digest
+
+
+def test_a_vulnerable_image_is_refused_accepted_and_named(
+    world: World,
+    registry: str,
+    builder: Builder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository = Repository(f"{registry}/{NAME}", print)
+    world.add("[budget]\nfixed = { critical = 30 }")
+    unknown = world.night("ready")
+    assert unknown.outcome == "failed"
+    assert "are not known, and [budget] fixed limits them" in unknown.reason
+    assert "no scanner of vulnerabilities is installed" in unknown.reason
+    stand_in(tmp_path / "bin", "grype", GRYPE)
+    on_path(monkeypatch, tmp_path / "bin")
+    refused = world.night("ready")
+    assert refused.outcome == "failed"
+    assert "has 1 vulnerabilities that [budget] fixed does not allow any more" in refused.reason
+    libc = "CVE-2026-1111 (critical) in libc6 2.41-12+deb13u1, mended in 2.41-12+deb13u2: "
+    assert libc in refused.reason
+    assert repository.tags() == ["nightly.nights"]
+    why = 'why   = "the image answers nobody"'
+    world.add(f'[[accept]]\ncheck = "vulnerabilities"\ncase  = "GHSA-aaaa-*"\n{why}')
+    moved = world.night("ready")
+    assert moved.outcome == "moved", moved.reason
+    found = newest_scan(referrers(repository, moved.digest), moved.digest)
+    assert found is not None
+    assert (found.scanner, found.fixed, found.other) == ("grype 0.110.0", {}, 2)
+    assert world.night("ready").outcome == "unchanged"
+    # A vulnerability that is published later is named the next night, where it is served.
+    later = json.loads(json.dumps(GRYPE["matches"][0]))
+    later["vulnerability"] |= {"id": "CVE-2026-5555", "severity": "High"}
+    later["relatedVulnerabilities"] = []
+    stand_in(tmp_path / "bin", "grype", GRYPE | {"matches": [*GRYPE["matches"], later]})
+    assert world.night("ready").outcome == "unchanged"
+    done = builder("status", "--json", "--catalog", world.farm.catalog)
+    (status,) = json.loads(done.stdout)
+    (scan,) = status["vulnerable"]
+    assert (scan["fixed"], scan["late"]) == ({"high": 1}, [])
+    done = builder("status", "--catalog", world.farm.catalog)
+    assert "vulnerabilities (grype 0.110.0, " in done.stdout
+    assert "1 high with a fix" in done.stdout
+    later["vulnerability"]["severity"] = "Critical"
+    stand_in(tmp_path / "bin", "grype", GRYPE | {"matches": [*GRYPE["matches"], later]})
+    failed = world.night("ready")
+    assert failed.outcome == "failed"
+    assert "CVE-2026-5555 (critical)" in failed.reason
+    assert repository.head_digest("nightly") == moved.digest
+    (status,) = json.loads(builder("status", "--json", "--catalog", world.farm.catalog).stdout)
+    assert status["vulnerable"][0]["late"] == ["CVE-2026-5555"]
