@@ -205,7 +205,10 @@ class DebianSession:
 
     def _archive(self, suite: str) -> PackageArchive:
         found = apt.archive_of(suite, self.servers)
-        return found if self.sources is None else replace(found, sources=tuple(self.sources))
+        if self.sources is None and found.sources:
+            return found
+        sources = self.sources or apt.newest_snapshots(suite, self.servers)
+        return replace(found, sources=tuple(sources))
 
     def _solver(self, suite: str, wanted: StagePackages) -> Solver:
         """The package lists for a stage's architectures, fetched once."""
