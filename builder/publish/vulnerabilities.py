@@ -190,27 +190,34 @@ def scan(bill: str, work: Path) -> Scan:
     ``work`` is an empty directory: a file of exceptions that lies about elsewhere does not count.
     Raises ``UntriedError`` where none is installed, or it fails, or its report is another one.
     """
-    name = next(filter(shutil.which, SCANNERS), None)
-    if name is None:
-        names = ", ".join(SCANNERS)
-        what, hint = "no scanner of vulnerabilities is installed", "install one of them"
-        raise UntriedError(what, f"looked for {names}", hint)
-    scanner, file = SCANNERS[name], work / "bom.spdx.json"
-    document = json.loads(bill)
-    debian = _without_build(document)
-    file.write_text(json.dumps(document))
-    started = datetime.now(UTC)
-    report = _run((name, *scanner.scan, file.name), scanner.good, work)
-    told = _run((name, *scanner.state), (0,), work)
+    name = _installed()
+    scanner, file, started = SCANNERS[name], work / "bom.spdx.json", datetime.now(UTC)
     try:
+        document = json.loads(bill)
+        debian = _without_build(document)
+        file.write_text(json.dumps(document))
+        report = _run((name, *scanner.scan, file.name), scanner.good, work)
+        told = _run((name, *scanner.state), (0,), work)
         parsed = json.loads(report)
         found = sorted({*scanner.read(parsed, debian)}, key=_rank)
         version, database = _state(name, told, parsed)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        what = f"the report of {name} cannot be used"
+        what = f"the bill, or the report of {name}, cannot be used"
         raise UntriedError(what, why, "try another version of it") from error
     return Scan(name, version, database, started, tuple(found))
+
+
+def _installed() -> str:
+    """The first scanner on PATH; raises ``UntriedError``."""
+    name = next(filter(shutil.which, SCANNERS), None)
+    if name is None:
+        what, why = (
+            "no scanner of vulnerabilities is installed",
+            f"looked for {', '.join(SCANNERS)}",
+        )
+        raise UntriedError(what, why, "install one of them")
+    return name
 
 
 def _rank(found: Found) -> tuple[int, Found]:
@@ -333,23 +340,25 @@ def examine(
     session: BuildSession,
     plan: Plan,
     record: Record | None,
-    image: tuple[Repository, str, Sequence[Mapping[str, Any]]],
+    image: tuple[Repository, str],
     work: Path,
     trust: Trust,
+    entries: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[list[Attachment], BuilderError | None]:
     """Scan an image: the statement to attach, if it says anything new, and why the image is
     refused, if the recipe has limits.
 
-    ``image`` is its repository, its digest and the descriptors of its referrers.  ``record`` is of
-    the image that may be in the engine; else the attached bill is read.
+    ``image`` is its repository and its digest, ``entries`` are the descriptors of its referrers.
+    ``record`` is of the image that may be in the engine; else the attached bill is read.
     """
-    (repository, digest, entries), limits = image, plan.recipe.budget.fixed
+    (repository, digest), limits = image, plan.recipe.budget.fixed
     try:
+        _installed()  # else nothing is fetched
         (folder := work / "scan").mkdir()
         if record is not None and docker.image(record.digest) is not None:
             bill = documents(plan, record, folder)[SPDX]
         else:
-            bill = attached(repository, digest, SPDX)[0].content.decode()
+            bill = attached(repository, digest, SPDX)[0].content.decode(errors="replace")
         done = scan(bill, folder)
     except (UntriedError, RegistryError) as error:
         text = ": ".join(filter(None, (error.what, error.why)))
@@ -372,8 +381,8 @@ def examine(
         result=hashlib.sha256(repr(reasons).encode()).hexdigest(),
     )
     session.log(f"{plan.name}: {summary.text}")
-    before = newest_scan(entries, digest)
-    made = []
+    known = referrers(repository, digest) if entries is None else entries
+    before, made = newest_scan(known, digest), []
     if before is None or (before.result, before.late) != (summary.result, summary.late):
         text = in_toto(repository.name, digest, VULNERABILITIES, _predicate(done, reasons))
         values = {SUMMARY: summary.model_dump_json()}
@@ -411,9 +420,9 @@ def _refused(plan: Plan, late: Sequence[Found], today: datetime) -> RegistryErro
         for each in late
     ]
     return RegistryError(
-        f"{plan.name} has {len(late)} vulnerabilities that [budget] fixed does not allow any more",
+        f"{plan.name} has vulnerabilities with a fix for longer than [budget] fixed allows",
         listed(lines, 20, "\n"),
-        f"`builder pin lock {plan.recipe.base}` takes Debian's newest packages; to accept one: "
+        "take the fixes: `builder pin lock` of the base has Debian's; or accept one: "
         '[[accept]] check = "vulnerabilities", case = "ID", why = "REASON"',
     )
 
@@ -430,14 +439,13 @@ def rescan(
 
     ``digest`` is of the index of their images, where there are several.  Raises like ``push``.
     """
-    there = repository.manifest(digest)
+    there = repository.manifest(digest) if len(plans) > 1 else None
     entries = (there.body.manifests if there else None) or ()
     platforms = {each.platform.name: each.digest for each in entries if each.platform}
     problems = []
     for plan in plans:
         own = platforms.get(plan.platform, digest)
-        image = (repository, own, referrers(repository, own))
-        made, problem = examine(session, plan, None, image, work, trust)
+        made, problem = examine(session, plan, None, (repository, own), work, trust)
         subject = repository.manifest(own) if made else None
         if subject is not None:
             attach_all(repository, subject, made)

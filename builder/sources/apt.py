@@ -364,18 +364,12 @@ def open_solver(
 ) -> Solver:
     """Fetch the package lists of ``sources`` for the architectures, the native one first.
 
-    ``text`` are the sources as sources.list(5) has them.  Raises ``WorldError`` without apt
-    or sources, ``FetchError`` where a list cannot be fetched or its signature is bad.
+    ``text`` are the sources as sources.list(5) has them.  Raises ``WorldError`` without apt,
+    ``FetchError`` where a list cannot be fetched or its signature is bad.
     """
     if shutil.which("apt-get") is None:
         what = "Debian's packages are resolved with apt"
         raise WorldError(what, "apt-get is not installed", "run this on Debian")
-    if not sources:
-        raise WorldError(
-            "this machine has no package sources of Debian",
-            "they are read from /etc/apt/sources.list.d and /etc/apt/sources.list",
-            "run this on Debian, with sources for its own suite, or set BUILDER_DEBIAN_MIRROR",
-        )
     for part in ("lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
         (folder / part).mkdir(parents=True)
     (folder / "etc" / "debian.sources").write_text(text)

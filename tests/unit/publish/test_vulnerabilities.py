@@ -59,7 +59,7 @@ def test_a_bill_whose_distribution_the_scanner_does_not_know_is_unknown(
     system = [each["SPDXID"] for each in document["packages"] if each["name"] == "debian"]
     document["packages"] = [e for e in document["packages"] if e["SPDXID"] not in system]
     (work := tmp_path / "work").mkdir()
-    with pytest.raises(UntriedError, match="report of trivy cannot be used") as error:
+    with pytest.raises(UntriedError, match="report of trivy, cannot be used") as error:
         scan(json.dumps(document), work)
     assert "did not recognize the distribution" in error.value.why
 
@@ -115,6 +115,14 @@ def test_what_is_no_report_is_unknown(
     with pytest.raises(UntriedError) as error:
         scan(bill, tmp_path)
     assert why in f"{error.value.what}: {error.value.why}"
+
+
+def test_what_is_no_bill_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    stand_in(tmp_path / "bin", "grype", GRYPE)
+    for bill in ("", "{}", '{"relationships": 1, "packages": []}'):
+        with pytest.raises(UntriedError, match="cannot be used"):
+            scan(bill, tmp_path)
 
 
 def test_without_a_scanner_nothing_is_known(

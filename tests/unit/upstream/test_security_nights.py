@@ -169,7 +169,7 @@ def test_a_vulnerable_image_is_refused_accepted_and_named(
     on_path(monkeypatch, tmp_path / "bin")
     refused = world.night()
     assert refused.outcome == "failed"
-    assert "has 1 vulnerabilities that [budget] fixed does not allow any more" in refused.reason
+    assert "has vulnerabilities with a fix for longer than [budget] fixed allows" in refused.reason
     libc = "CVE-2026-1111 (critical) in libc6 2.41-12+deb13u1, mended in 2.41-12+deb13u2: "
     assert libc in refused.reason
     assert not repository.head_digest("nightly")
