@@ -243,7 +243,7 @@ class Part:
     digest: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
     source: str = ""
-    """Of a Debian package the source package and its version, as scanners read them."""
+    """The source package of a Debian package, and its version, as scanners read them."""
     license: str = ""
     """SPDX expression; empty: unknown."""
     about: str = ""

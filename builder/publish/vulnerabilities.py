@@ -197,10 +197,10 @@ def scan(bill: str, work: Path) -> Scan:
         debian = _without_build(document)
         file.write_text(json.dumps(document))
         report = _run((name, *scanner.scan, file.name), scanner.good, work)
-        told = _run((name, *scanner.state), (0,), work)
+        state = _run((name, *scanner.state), (0,), work)
         parsed = json.loads(report)
         found = sorted({*scanner.read(parsed, debian)}, key=_rank)
-        version, database = _state(name, told, parsed)
+        version, database = _state(name, state, parsed)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         why = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         what = f"the bill, or the report of {name}, cannot be used"
@@ -258,16 +258,16 @@ def _run(command: Sequence[str], good: Sequence[int], work: Path) -> str:
     return done.stdout
 
 
-def _state(name: str, told: str, report: Any) -> tuple[str, str]:
+def _state(name: str, answer: str, report: Any) -> tuple[str, str]:
     """The version of a scanner, and when its database was made."""
     if name == "trivy":
-        state = json.loads(told)
+        state = json.loads(answer)
         return state["Version"], state["VulnerabilityDB"]["UpdatedAt"]
     if name == "grype":
         database = report["descriptor"].get("db") or {}
         built = (database.get("status") or database).get("built", "")
         return report["descriptor"]["version"], str(built)
-    return told.split("\n")[0].rpartition(" ")[2], ""
+    return answer.split("\n")[0].rpartition(" ")[2], ""
 
 
 # The gate.
