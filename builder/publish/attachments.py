@@ -66,6 +66,7 @@ PURPOSES: dict[Kind, str] = {
     "debian": "INSTALL",
     "base": "CONTAINER",
     "script": "FILE",
+    "OperatingSystem": "OPERATING-SYSTEM",
 }
 NO_LICENSE_TEXT = "Not an SPDX license: the text is in the source that this package names."
 
@@ -160,7 +161,7 @@ def _package(part: Part) -> dict[str, Any]:
             "licenseDeclared": part.license or NO_ASSERTION,
             "name": part.name,
             "primaryPackagePurpose": PURPOSES[part.kind],
-            "sourceInfo": part.origin,
+            "sourceInfo": f"built package from: {part.source}" if part.source else part.origin,
             "summary": part.about,
             "versionInfo": part.version,
         }
@@ -272,7 +273,7 @@ def _dependencies(bill: Bill) -> Iterator[dict[str, Any]]:
     yield _part(bill.engine)
     # A start step runs a file that is a dependency already: of a patch, or of the base.
     yield from (_change(change) for change in bill.changes if change.kind != "start")
-    yield from map(_part, bill.parts)
+    yield from (_part(part) for part in bill.parts if part.kind != "OperatingSystem")
 
 
 def _part(part: Part) -> dict[str, Any]:

@@ -63,6 +63,7 @@ from builder.publish.verdicts import (
     verdict_on,
     verdict_signers,
 )
+from builder.publish.vulnerabilities import examine
 from builder.sources.git import head_of
 
 # Which image of a registry counts: the one rule for tags, attachments and signatures.
@@ -599,6 +600,12 @@ class _Run:
             config = new.config() if new else configuration(repository, manifest())
             image = PlatformImage(config.platform, manifest(), config)
             updates = order.updates([image], self.budget(plan), self.allowed.dropped)
+        own = found.record if found else record  # None: a trusted verdict is attached
+        entries = [] if new else referrers(repository, digest, self.known)
+        image_at = repository, digest
+        scanned, problem = examine(self.session, plan, own, image_at, work, self.trust, entries)
+        if problem is not None:
+            raise problem
         if new and not self.tried:
             require_attachments(repository)
             self.tried = True
@@ -606,10 +613,8 @@ class _Run:
 
         # Earlier attachments stay: they describe the same image, also where the recipe's words
         # changed.
-        entries = [] if new else referrers(repository, digest, self.known)
         notes = order.notes(entries, self.reason(record.recipe, record.key), updates, self.trust)
-        own = found.record if found else record  # None: a trusted verdict is attached
-        missing = []
+        missing = scanned
         if own is not None or digest == record.digest:
             # A statement without a signature does not count where there is a key.
             unsigned = IN_TOTO if self.trust.signing else ""

@@ -217,7 +217,7 @@ def parse_dpkg(status: str, release: str) -> Dpkg:
 # The plan has the engine's commit, the wheels, the scripts and the bases; the image's dpkg
 # database has its Debian packages.
 
-Kind = Literal["engine", "python", "debian", "base", "script"]
+Kind = Literal["engine", "python", "debian", "base", "script", "OperatingSystem"]
 PROPERTY_NAMES = {
     "gitCommit": "builder:commit",
     "builderTree": "builder:tree",
@@ -242,6 +242,8 @@ class Part:
     purl: str = ""
     digest: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+    source: str = ""
+    """The source package of a Debian package, and its version, as scanners read them."""
     license: str = ""
     """SPDX expression; empty: unknown."""
     about: str = ""
@@ -396,8 +398,16 @@ def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterat
     distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (plan.suite or "")
     files = [file for plan, _ in _plans(plan, base_shipped) for file in plan.debian.files]
     locked = {(file.name, file.version, file.architecture): file.sha256 for file in files}
+    if dpkg and dpkg.release:
+        # Without it, and its name in its identifier, trivy passes over all Debian packages.
+        yield Part(
+            "OperatingSystem", vendor, dpkg.release, package_url("generic", vendor, dpkg.release)
+        )
     for package in dpkg.packages if dpkg else ():
-        known = {"arch": package.architecture, "distro": distro}
+        source = f"{package.source} {package.source_version}"
+        upstream = source.replace(" ", "@")  # as syft writes it, and grype reads it
+        upstream = "" if upstream == f"{package.name}@{package.version}" else upstream
+        known = {"arch": package.architecture, "distro": distro, "upstream": upstream}
         digest = locked.get((package.name, package.version, package.architecture))
         yield Part(
             "debian",
@@ -405,7 +415,7 @@ def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterat
             package.version,
             package_url("deb", package.name, package.version, vendor, **known),
             {"sha256": digest} if digest else {},
-            properties={"builder:source": f"{package.source} {package.source_version}"},
+            source=source,
         )
     listed = {package.name for package in dpkg.packages} if dpkg else set()
     for name, shipped in sorted(_requested(plan, unlisted=dpkg is None and base_shipped)):

@@ -254,8 +254,11 @@ class Serve(Model):
             yield f"model = {self.model!r} has no use without a request"
 
 
+Severity = Literal["critical", "high", "medium", "low", "unknown"]
+
+
 class Budget(Model):
-    """Maximum sizes of the image, in MB (10^6 bytes)."""
+    """Maximum sizes of the image, in MB (10^6 bytes), and ages of its vulnerabilities."""
 
     download: Annotated[int, Field(ge=1)] | None = None
     """Compressed layers."""
@@ -264,6 +267,10 @@ class Budget(Model):
     update: Annotated[int, Field(ge=1)] | None = None
     """Compressed layers that the image before lacks: the download of an update.  ``push`` and
     ``nightly`` move no tag to an image that exceeds it."""
+    fixed: dict[Severity, Annotated[int, Field(ge=0)]] = {}
+    """Days that a vulnerability may have had a fix, by severity, as an installed trivy, grype or
+    osv-scanner says: { critical = 7, high = 30 }. ``push`` and ``nightly`` refuse an image with an
+    older one, and an image that could not be scanned."""
 
 
 class Accept(Model):
@@ -283,19 +290,20 @@ class Accept(Model):
         "entrypoint",
         "imports",
         "numbers",
+        "vulnerabilities",
     ]
-    """The check."""
+    """The check; "vulnerabilities" is the limit ``fixed`` of [budget]."""
     path: ImagePath | None = None
     """Files that the exception covers."""
     case: Text | None = None
     """For ``numbers``: the cases of test-backend-ops that it covers, ``OPERATION(PARAMETERS)``; *
-    stands for any text."""
+    stands for any text. For ``vulnerabilities``: the id, "CVE-2026-1234"."""
     why: Text
     """The reason."""
 
     def _faults(self) -> Iterator[str]:
-        if (self.case is None) == (self.check == "numbers"):
-            yield 'needs "case" where check is "numbers", and else "path"'
+        if (self.case is None) == (self.check in {"numbers", "vulnerabilities"}):
+            yield 'needs "case" where check is "numbers" or "vulnerabilities", and else "path"'
         if (self.path is None) == (self.case is None):
             yield 'needs either "path" or "case"'
 

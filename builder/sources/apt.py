@@ -172,6 +172,14 @@ def archive_of(suite: str, servers: Servers) -> PackageArchive:
     return PackageArchive(tuple(sources_at(suite, servers.mirror)), servers.snapshot)
 
 
+def newest_snapshots(suite: str, servers: Servers) -> list[AptSource]:
+    """The newest snapshots of a suite, its updates and its security updates, as sources."""
+    server, now = servers.snapshot.rstrip("/"), f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    parts = {MAIN: (suite, f"{suite}-updates"), SECURITY: (f"{suite}-security",)}
+    places = {name: f"{server}/archive/{name}/{now}" for name in parts}
+    return [AptSource((places[name],), suites, ("main",)) for name, suites in parts.items()]
+
+
 def fetch(
     files: Iterable[DebianFile],
     as_of: datetime,

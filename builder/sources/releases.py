@@ -23,6 +23,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
+from tarfile import TarError
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -307,6 +308,20 @@ class Solver(NamedTuple):
         ]
         return max(dates)
 
+    def security(self) -> dict[str, str]:
+        """The newest version of each package of the security archive, by name."""
+        found: dict[str, str] = {}
+        for file in (self.folder / "lists").glob("*-security_*_Packages"):
+            name = ""
+            for line in file.read_text("utf-8").splitlines():
+                if line.startswith("Package: "):
+                    name = line.removeprefix("Package: ")
+                elif line.startswith("Version: "):
+                    version = line.removeprefix("Version: ")
+                    if name not in found or is_newer(version, found[name]):
+                        found[name] = version
+        return found
+
     def resolve(self, packages: Sequence[str], installed: str) -> list[dict[str, Any]]:
         """The packages that installing ``packages`` brings, without recommended ones, by path.
 
@@ -342,23 +357,24 @@ class Solver(NamedTuple):
         raise FetchError(f"apt names a file of no known source: {uri}")
 
 
+def is_newer(version: str, than: str) -> bool:
+    """Whether a version of a package is newer than another, deb-version(7)."""
+    from debian.debian_support import NativeVersion
+
+    return bool(NativeVersion(version) > NativeVersion(than))
+
+
 def open_solver(
     sources: Sequence[AptSource], text: str, architectures: Sequence[str], folder: Path
 ) -> Solver:
     """Fetch the package lists of ``sources`` for the architectures, the native one first.
 
-    ``text`` are the sources as sources.list(5) has them.  Raises ``WorldError`` without apt
-    or sources, ``FetchError`` where a list cannot be fetched or its signature is bad.
+    ``text`` are the sources as sources.list(5) has them.  Raises ``WorldError`` without apt,
+    ``FetchError`` where a list cannot be fetched or its signature is bad.
     """
     if shutil.which("apt-get") is None:
         what = "Debian's packages are resolved with apt"
         raise WorldError(what, "apt-get is not installed", "run this on Debian")
-    if not sources:
-        raise WorldError(
-            "this machine has no package sources of Debian",
-            "they are read from /etc/apt/sources.list.d and /etc/apt/sources.list",
-            "run this on Debian, with sources for its own suite, or set BUILDER_DEBIAN_MIRROR",
-        )
     for part in ("lists/partial", "cache/archives/partial", "etc/apt.conf.d", "etc/preferences.d"):
         (folder / part).mkdir(parents=True)
     (folder / "etc" / "debian.sources").write_text(text)
@@ -407,6 +423,25 @@ def _errors(text: str) -> str:
     pattern = re.compile(" by (?:regex|glob) ")
     lines = [line for line in text.splitlines() if line and not pattern.search(line)]
     return "\n".join([line for line in lines if line.startswith("E:")] or lines[-5:])
+
+
+CVE = re.compile(r"\bCVE-[0-9]{4}-[0-9]{4,}\b")
+
+
+def mended(deb: Path, since: str) -> list[str]:
+    """The CVEs that the changelog of a .deb file names since a version of the package; empty where
+    it has none that can be read."""
+    from debian.arfile import ArError
+    from debian.changelog import ChangelogParseError
+    from debian.debfile import DebError, DebFile
+
+    try:
+        with DebFile(str(deb)) as opened:
+            blocks = opened.changelog() or ()
+            entries = [str(each) for each in blocks if is_newer(str(each.version), since)]
+    except (ArError, ChangelogParseError, DebError, EOFError, OSError, TarError, ValueError):
+        return []
+    return list(dict.fromkeys(CVE.findall("".join(entries))))
 
 
 def installed(debs: Iterable[Path]) -> str:

@@ -30,6 +30,8 @@ from builder.sources.releases import Solver, installed, open_solver, resolve, sm
 from builder.upstream import track
 from builder.upstream.patches import PatchSet
 
+SHIPPED = ("root", "runtime")
+"""The stages whose packages are in images."""
 Lock = TypeVar("Lock", DebianLock, locks.Lock)
 
 
@@ -171,7 +173,7 @@ class DebianSession:
             base = self.catalog.base(name)
             for each in wanted_on(base.recipe, platforms):
                 if each.stage == wanted.below and each.architecture == wanted.architecture:
-                    lock = self._lock(base)
+                    lock = self.lock(base)
                     if lock is None:
                         raise RecipeError(
                             f"{entry.name} stands on {base.name}, which has no Debian lock",
@@ -195,7 +197,10 @@ class DebianSession:
 
     def _archive(self, suite: str) -> PackageArchive:
         found = apt.archive_of(suite, self.servers)
-        return found if self.sources is None else replace(found, sources=tuple(self.sources))
+        if self.sources is None and found.sources:
+            return found
+        sources = self.sources or apt.newest_snapshots(suite, self.servers)
+        return replace(found, sources=tuple(sources))
 
     def _solver(self, suite: str, wanted: StagePackages) -> Solver:
         """The package lists for a stage's architectures, fetched once."""
@@ -209,7 +214,36 @@ class DebianSession:
             self._solvers[key] = open_solver(sources, text, architectures, folder)
         return self._solvers[key]
 
-    def _lock(self, entry: AnyEntry) -> DebianLock | None:
+    def updates(
+        self, entry: AnyEntry, targets: Collection[Architecture]
+    ) -> dict[str, tuple[str, str]]:
+        """The packages of an entry's images for ``targets`` that Debian's security archive has in a
+        newer version than the lock: both versions by name.
+
+        Raises ``FetchError``, ``WorldError`` where the archive cannot be read.
+        """
+        lock, found = self.lock(entry), dict[str, tuple[str, str]]()
+        for install in lock.install if lock else ():
+            if install.stage not in SHIPPED or install.architecture not in targets or not lock:
+                continue
+            wanted = StagePackages(install.stage, "", install.architecture, ())
+            newest = self._solver(lock.suite, wanted).security()
+            for file in install.files:
+                version = newest.get(file.name, "")
+                if version and releases.is_newer(version, file.version):
+                    found[file.name] = file.version, version
+        return found
+
+    def mended(self, entry: AnyEntry, name: str, since: str) -> list[str]:
+        """The CVEs that a package of the lock that was made for an entry names since a version."""
+        lock = self._made[entry.name]
+        file = next(each for one in lock.install for each in one.files if each.name == name)
+        place = self._archive(lock.suite)
+        (deb,) = apt.fetch([file], lock.as_of, place, self.cache, self.log)
+        return releases.mended(deb, since)
+
+    def lock(self, entry: AnyEntry) -> DebianLock | None:
+        """The Debian lock that was made for an entry, else the one that it names; or None."""
         if entry.name in self._made:
             return self._made[entry.name]
         file = lock_file(entry)

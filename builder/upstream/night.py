@@ -48,6 +48,7 @@ from builder.plan.inputs import identified
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.publish import tags
+from builder.publish.attachments import RECIPE, attached, recipe_texts
 from builder.publish.nights import LONGEST_REASON, NightlyRun, compared, require_writable, write
 from builder.publish.prune import is_nightly
 from builder.publish.push import (
@@ -62,6 +63,7 @@ from builder.publish.registry import Repository, Update, remote_image, require_w
 from builder.publish.signing import Trust, trust_of
 from builder.publish.tags import past_moves, reason_of
 from builder.publish.verdicts import require_attachments, require_signing
+from builder.publish.vulnerabilities import rescan
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
@@ -69,7 +71,9 @@ from builder.sources import git
 from builder.sources.git import GitError, checked_commit
 from builder.sources.mirrors import Repositories
 from builder.upstream import track as tracking
+from builder.upstream.locks import DebianSession
 from builder.upstream.patches import SourceSession, open_session
+from builder.upstream.security import is_secured, secured
 from builder.upstream.update import FrozenRecipe, at_commit, at_image, fitted, version_of
 
 # Channels: moving tags that follow an upstream, and the newest state of that upstream.
@@ -192,6 +196,7 @@ def publish(
     if several:
         immutable = tags.tags_of_index(plans[0].recipe, key_of_index(plans)).immutable
     if serves and repository.head_digest(immutable) == serves:
+        rescan(session, plans, repository, serves, work, trust_of(session.settings, work))
         return serves, _kernels(built_here(session, plans[0]))
     results: list[Verified | BuilderError] = []
     for plan in plans:
@@ -360,6 +365,8 @@ def _update_channel(
     with suppress(FetchError, RegistryError):  # the day is only shown
         known["day"] = day_of(channel, target, sources.repositories)
     frozen = _frozen(session, channel, sources, target)
+    frozen, known["reason"] = _secured(session, frozen, repository, channel.tag, sources)
+    frozen.write(session.settings.state_dir / "frozen")
     digest, kernels = publish(session, frozen, repository, before, sources.context.work)
     if digest == before:
         known |= {"outcome": "unchanged", "kernels": kernels}
@@ -380,6 +387,7 @@ def _update_channel(
 
     with lock_tags(session):
         reason, tag = f"nightly run of {frozen.name}", channel.tag
+        reason = "; ".join(filter(None, (reason, known["reason"])))
         done = tags.move(
             repository, tag, digest, reason, "night", before, trust=trust, approve=approve
         )
@@ -403,8 +411,33 @@ def _frozen(
             ),
             f"`builder patch check {channel.entry.name}` shows what changed in the patched files",
         )
-    frozen.write(session.settings.state_dir / "frozen")
     return frozen
+
+
+def _secured(
+    session: BuildSession,
+    frozen: FrozenRecipe,
+    repository: Repository,
+    tag: str,
+    sources: SourceSession,
+) -> tuple[FrozenRecipe, str]:
+    """The recipe of a run with Debian's security updates, and which the channel lacks; or why
+    that is not known: then it keeps its locks.  Raises where these would take updates back."""
+    debian = DebianSession(
+        *(frozen.catalog, session.settings.cache_dir, sources.context.work, session.log),
+        session.settings.debian_servers,
+    )
+    served: dict[str, str] = {}
+    with suppress(RegistryError):  # the channel has no image yet, or no recipe is attached to it
+        served = recipe_texts(attached(repository, tag, RECIPE))
+    try:
+        return secured(frozen, debian, session.settings.state_dir / "frozen", served)
+    except (FetchError, RecipeError, WorldError) as error:
+        unknown = f"whether Debian has security updates is not known: {error.what}"
+        if is_secured(served):
+            raise FetchError(unknown, error.why, error.hint) from error
+        session.log(": ".join(filter(None, (unknown, error.why))))
+        return frozen, unknown
 
 
 def _held(repository: Repository, tag: str, digest: str, trust: Trust) -> str:

@@ -24,6 +24,7 @@ from builder.publish.registry import RemoteImage, Repository, remote_image
 from builder.publish.signing import trust_of
 from builder.publish.tags import last_note, open_repository
 from builder.publish.verdicts import Reproduced, of_all, referrers, reproduced
+from builder.publish.vulnerabilities import Summary, newest_scan
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.schema import GitSource, Recipe
@@ -81,6 +82,8 @@ class Status:
     """The same by platform ("linux/amd64"), where the image is an index."""
     reproduced: Reproduced | None = None
     """The statement that the image was built again; None: it has none."""
+    vulnerable: tuple[Summary, ...] = ()
+    """The newest scan of each image for vulnerabilities; empty: none is recorded."""
     good: NightlyRun | None = None
     failed: NightlyRun | None = None
     """The last good and the last failed nightly run."""
@@ -215,8 +218,11 @@ def _look_up(status: Status, repository: Repository, settings: Settings) -> None
         with workspace(settings.cache_dir) as work:
             note = last_note(repository, status.tag, image.digest, trust_of(settings, work))
         digests = [each.digest for each in image.platforms.values()] or [image.digest]
-        again = [reproduced(referrers(repository, each), each, settings) for each in digests]
+        listed = {each: referrers(repository, each) for each in digests}
+        again = [reproduced(entries, each, settings) for each, entries in listed.items()]
         status.reproduced = of_all(again)
+        scans = (newest_scan(entries, each) for each, entries in listed.items())
+        status.vulnerable = tuple(each for each in scans if each is not None)
         if note is not None:
             last = note.move
             status.update, status.updates = last.update, last.updates

@@ -453,8 +453,8 @@ class FrozenRecipe(NamedTuple):
     """A recipe like any other, under a name of its own, with fixed pins; and a catalog with it."""
 
     entry: Entry[Recipe]
-    base: Entry[BaseRecipe] | None
-    """The base, if it is frozen as well."""
+    bases: tuple[Entry[BaseRecipe], ...]
+    """The bases that are frozen as well."""
     catalog: Catalog
     dropped: tuple[str, ...] = ()
     """The patches that are left out: upstream contains them."""
@@ -468,10 +468,9 @@ class FrozenRecipe(NamedTuple):
     def files(self) -> dict[str, str]:
         """The texts of the recipe, of a frozen base, and of the base of the entrypoint's compiler,
         all with their locks, by their paths below ``recipes/``."""
-        bases = [self.base] if self.base is not None else []
         tools = self.catalog.chain(ENGINES[self.entry.recipe.family].tools)
         found = self.entry.texts()
-        for base in (*bases, *map(self.catalog.base, tools)):
+        for base in (*self.bases, *map(self.catalog.base, tools)):
             found |= {f"bases/{name}": text for name, text in base.texts().items()}
         return found
 
@@ -539,7 +538,7 @@ def at_image(
             ("published", "note"): None,
         },
     )
-    base = _entry(text, below.file.with_name(f"{name}.toml"), BaseRecipe)
+    base = frozen_entry(text, below.file.with_name(f"{name}.toml"), BaseRecipe)
     return _frozen(catalog, entry, target, version, {("base",): name}, base)
 
 
@@ -567,18 +566,24 @@ def _frozen(
     schema = text.partition("\n")[0] + "\n" if text.startswith("#:") else ""
     text = f"{schema}{head}\n{text.removeprefix(schema)}"
     file = entry.file.with_name(f"{recipe.engine}-{version}.toml")
-    frozen = _entry(text, file, Recipe)
+    frozen = frozen_entry(text, file, Recipe)
     there = catalog.engines.get(frozen.name)
     if there is not None and origin not in there.text:
         raise RecipeError(
             f"{entry.name} would be frozen as {frozen.name}, which is a recipe of its own",
             hint="rename that recipe, or the channel",
         )
-    bases = {base.name: base} if base is not None else {}
-    extended = replace(
-        catalog, engines={**catalog.engines, frozen.name: frozen}, bases={**catalog.bases, **bases}
-    )
-    return FrozenRecipe(frozen, base, extended)
+    bases = (base,) if base is not None else ()
+    return FrozenRecipe(frozen, bases, extended(catalog, frozen, bases))
+
+
+def extended(
+    catalog: Catalog, frozen: Entry[Recipe], bases: Sequence[Entry[BaseRecipe]] = ()
+) -> Catalog:
+    """A catalog with a frozen recipe and its bases."""
+    own = {base.name: base for base in bases}
+    engines = {**catalog.engines, frozen.name: frozen}
+    return replace(catalog, engines=engines, bases={**catalog.bases, **own})
 
 
 def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
@@ -586,8 +591,8 @@ def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
     before = frozen.entry.recipe
     names = tuple(before.patch[index].name for index in patches)
     text = edit.without_patches(frozen.entry.text, patches)
-    entry = _entry(text, frozen.entry.file, Recipe)
-    catalog = replace(frozen.catalog, engines={**frozen.catalog.engines, entry.name: entry})
+    entry = frozen_entry(text, frozen.entry.file, Recipe)
+    catalog = extended(frozen.catalog, entry)
     return frozen._replace(entry=entry, catalog=catalog, dropped=names)
 
 
@@ -605,7 +610,8 @@ def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, 
     return lean, []
 
 
-def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
+def frozen_entry(text: str, file: Path, model: type[R]) -> Entry[R]:
+    """The entry of a text that is not in the catalog's files; raises ``RecipeError``."""
     found, problems = parse(text, file, model)
     if found is None:
         raise RecipeError(f"{file.stem} would not be a valid recipe", problems=problems)

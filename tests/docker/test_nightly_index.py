@@ -21,8 +21,9 @@ AMD64, ARM64 = PLATFORMS = ("linux/amd64", "linux/arm64")
 
 
 @pytest.fixture
-def upstream(two: Two, tmp_path: Path) -> Upstream:
-    """The repository that the recipe's channel follows."""
+def upstream(two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Upstream:
+    """The repository that the recipe's channel follows; no Debian archive answers."""
+    monkeypatch.setenv("BUILDER_DEBIAN_MIRROR", "http://127.0.0.1:9")
     found = Upstream(tmp_path / "upstream")
     commit = found.commit("one", CMakeLists__txt="project(two NONE)\n")
     found.git("tag", "b1")
@@ -58,6 +59,7 @@ def test_a_channel_moves_to_the_images_of_all_platforms_or_stays(
     first_images = images(two, "ready\n", "ready\n")
     first = night(two)
     assert first["outcome"] == "moved", first["reason"]
+    assert first["reason"].startswith("whether Debian has security updates is not known: ")
     channel = repository.manifest("nightly")
     assert channel is not None
     assert channel.digest == first["digest"]

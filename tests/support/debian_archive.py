@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
+from shutil import rmtree
 from urllib.parse import unquote
 
 from builder.sources.apt import AptSource
@@ -35,24 +37,52 @@ class DebianArchive:
     asked: list[str] = field(default_factory=list)
     lists: dict[str, dict[str, str]] = field(default_factory=dict)
     """The stanza of each package, by architecture and name."""
+    security: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The same of the security updates."""
 
     @property
     def sources(self) -> list[AptSource]:
-        return [AptSource((f"{self.mirror}/debian",), (SUITE,), ("main",))]
+        found = [AptSource((f"{self.mirror}/debian",), (SUITE,), ("main",))]
+        security = AptSource((f"{self.mirror}/debian-security",), (f"{SUITE}-security",), ("main",))
+        return [*found, security]
 
     @property
     def sources_text(self) -> str:
-        return (
-            f"Types: deb\nURIs: {self.mirror}/debian\nSuites: {SUITE}\nComponents: main\n"
+        return "\n".join(
+            f"Types: deb\nURIs: {each.uris[0]}\nSuites: {each.suites[0]}\nComponents: main\n"
             "Trusted: yes\n"
+            for each in self.sources
         )
 
     def add(self, name: str, version: str, *architectures: str, **fields: str) -> None:
         """A package of each architecture; ``fields`` are of its control file."""
         for architecture in architectures or ARCHITECTURES:
-            self._add(name, version, architecture, fields)
+            self._add(name, version, architecture, fields, self.lists)
 
-    def _add(self, name: str, version: str, architecture: str, fields: dict[str, str]) -> None:
+    def secure(self, name: str, version: str, *changes: str, **fields: str) -> None:
+        """A security update of a package of each architecture; ``changes`` are of its changelog."""
+        root = self.folder / "build" / "usr" / "share" / "doc" / name
+        root.mkdir(parents=True)
+        lines = "".join(f"  * {each}\n" for each in changes)
+        signed = " -- T <t@example.invalid>  Sat, 28 Nov 2026 12:00:00 +0000\n"
+        blocks = (
+            f"{name} ({each}) tested; urgency=high\n\n{text}\n{signed}\n"
+            for each, text in ((version, lines), ("0", "  * CVE-2000-0001 long ago\n"))
+        )
+        with gzip.open(root / "changelog.Debian.gz", "wt") as file:
+            file.write("".join(blocks))
+        for architecture in ARCHITECTURES:
+            self._add(name, version, architecture, fields, self.security)
+        rmtree(self.folder / "build" / "usr")
+
+    def _add(
+        self,
+        name: str,
+        version: str,
+        architecture: str,
+        fields: dict[str, str],
+        lists: dict[str, dict[str, str]],
+    ) -> None:
         root = self.folder / "build"
         (root / "DEBIAN").mkdir(parents=True, exist_ok=True)
         about = {"Package": name, "Version": version, "Architecture": architecture}
@@ -69,20 +99,25 @@ class DebianArchive:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         place = f"Filename: {path}\nSize: {file.stat().st_size}\nSHA256: {digest}\n"
         for each in ARCHITECTURES if architecture == "all" else (architecture,):
-            self.lists.setdefault(each, {})[name] = control + place
+            lists.setdefault(each, {})[name] = control + place
 
     def publish(self, date: datetime = datetime(2025, 11, 21, 2, 10, 46, tzinfo=UTC)) -> None:
         """Write the package lists of today."""
-        dists = self.folder / "dists" / SUITE
+        self._publish(SUITE, self.lists, date)
+        self._publish(f"{SUITE}-updates", {}, date)
+        self._publish(f"{SUITE}-security", self.security, date)
+
+    def _publish(self, suite: str, lists: dict[str, dict[str, str]], date: datetime) -> None:
+        dists = self.folder / "dists" / suite
         sums = []
         for architecture in ARCHITECTURES:
             inner = f"main/binary-{architecture}/Packages"
-            text = "\n".join(self.lists.get(architecture, {}).values()).encode()
+            text = "\n".join(lists.get(architecture, {}).values()).encode()
             (dists / inner).parent.mkdir(parents=True, exist_ok=True)
             (dists / inner).write_bytes(text)
             sums.append(f" {hashlib.sha256(text).hexdigest()} {len(text)} {inner}\n")
         (dists / "Release").write_text(
-            f"Suite: {SUITE}\nCodename: {SUITE}\nDate: {format_datetime(date, usegmt=True)}\n"
+            f"Suite: {suite}\nCodename: {suite}\nDate: {format_datetime(date, usegmt=True)}\n"
             f"Architectures: {' '.join(ARCHITECTURES)}\nComponents: main\nSHA256:\n{''.join(sums)}"
         )
 

@@ -109,8 +109,9 @@ def test_debian_packages_are_those_that_are_installed() -> None:
         ("libgcc-s1", "1:14.2.0-19+b1", "gcc-14"),
     ]
     gcc = package(spdx("hello-sm120-0.1.0"), "libgcc-s1")
-    assert purl(gcc) == "pkg:deb/debian/libgcc-s1@1:14.2.0-19%2Bb1?arch=amd64&distro=debian-13"
-    assert gcc["comment"] == "builder:source: gcc-14 14.2.0-19"
+    url = "pkg:deb/debian/libgcc-s1@1:14.2.0-19%2Bb1?arch=amd64&distro=debian-13"
+    assert purl(gcc) == f"{url}&upstream=gcc-14%4014.2.0-19"
+    assert gcc["sourceInfo"] == "built package from: gcc-14 14.2.0-19"
     assert parse_dpkg("", "").packages == ()
 
 

@@ -141,7 +141,7 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
     probe = 'probe = { file = "/x/y" }\n'
     text = re.sub(r"no_probe *= .*\n", probe, frozen.entry.text, count=1)
     frozen = update.FrozenRecipe(
-        update._entry(text, frozen.entry.file, type(before)), None, frozen.catalog
+        update.frozen_entry(text, frozen.entry.file, type(before)), (), frozen.catalog
     )
     left = update.without(frozen, [0])
     after = left.entry.recipe
