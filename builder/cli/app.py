@@ -20,7 +20,6 @@ from builder.cli import (
     bench,
     build,
     choose,
-    clean,
     image,
     nightly,
     pin,
@@ -71,7 +70,7 @@ PANELS: dict[str, dict[str, Command]] = {
         "recipe": recipe.group,
         "patch": pin.patch_group,
         "pin": pin.group,
-        "clean": clean.clean,
+        "clean": build.clean,
     },
     "Publish": {
         "push": tag.push,
@@ -140,12 +139,10 @@ class _Commands(TyperGroup):
     """Lists commands in the order of the panels, and names the command that a wrong word means."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The commands in the order of the panels; typer lists groups first."""
         order = [name for commands in PANELS.values() for name in commands]
         return sorted(self.commands, key=order.index) if ctx.parent is None else [*self.commands]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called; raises ``UsageError`` where there is none of this name."""
         word = args[0]
         if word in self.commands or word.startswith("-"):
             return super().resolve_command(ctx, args)
@@ -224,7 +221,6 @@ def main() -> NoReturn:
 
 
 def _fail(error: Exception) -> int:
-    """Tell the user what an exception means; the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return UsageError.exit_code  # Click has printed the help
     known: BuilderError
@@ -242,7 +238,6 @@ def _fail(error: Exception) -> int:
 
 
 def _of_click(error: Any) -> UsageError:
-    """An error of Click's about the command line, in the words of this program."""
     ctx, kind = error.ctx, type(error).__name__
     param: Any = getattr(error, "param", None)
     called = " ".join(_names(ctx))
@@ -283,7 +278,6 @@ def _name_of(param: Any) -> str:
 
 
 def _names(ctx: Any) -> list[str]:
-    """The words that call the command of a context."""
     return [*_names(ctx.parent), ctx.info_name] if ctx and ctx.parent else ["builder"]
 
 
@@ -317,7 +311,6 @@ def all_commands() -> Any:
 
 
 def _commands(words: Sequence[str]) -> Any:
-    """The group of the called command alone; of all commands if the name is another one."""
     after = words[2:] if words[:1] == ["--catalog"] else words
     name = next((word for word in after if not word.startswith("--catalog=")), "")
     for panel, commands in PANELS.items():
@@ -327,12 +320,8 @@ def _commands(words: Sequence[str]) -> Any:
 
 
 def _run(words: list[str]) -> int:
-    """Run the command; its usage and help name the program as the user called it.
-
-    Raises ``WorldError`` where the working directory was removed: git would call the repositories
-    of others damaged.
-    """
-    try:
+    """Run the command; its usage and help name the program as the user called it."""
+    try:  # where it was removed, git would call the repositories of others damaged
         Path.cwd()
     except FileNotFoundError:
         raise WorldError(

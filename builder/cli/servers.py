@@ -12,14 +12,7 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import catalog_at, farm, flag, option, user_settings
-from builder.cli.run import (
-    Target,
-    agreed,
-    build_image,
-    download_bars,
-    print_started,
-    wanted,
-)
+from builder.cli.run import Target, agreed, build_image, download_bars, print_started, wanted
 from builder.cli.terminal import can_ask, line, log, print_json, table
 from builder.core.errors import Interrupted, UsageError, WorldError
 from builder.core.log import duration
@@ -88,7 +81,6 @@ def _ago(time: str) -> str:
 
 
 def _compared(servers: list[Found]) -> Iterator[Outdated]:
-    """The servers of this checkout, compared with its recipes and presets."""
     from builder.presets.run import compared
 
     recipes, loaded = catalog_at(), user_settings()
@@ -163,7 +155,6 @@ def _chosen(names: list[str] | None, *, every: bool) -> list[Found]:
 
 
 def _own(names: list[str]) -> list[Found]:
-    """The servers of these names; raises ``UsageError`` where one is of another checkout."""
     found, root = _named(*names), str(farm().resolve())
     for each in found:
         if each.checkout != root:
@@ -206,7 +197,6 @@ def update(
 
 
 def _obtained(job: Launch, replaces: Found | None = None, *, start: bool = True) -> Running:
-    """Image and models without a question, and the server if it is to ``start``."""
     from builder.presets.run import launch
 
     with download_bars() as bars:

@@ -53,17 +53,22 @@ def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
         yield from _server(preset, entry.recipe)
 
 
-def _doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
-    if preset.cards == 1:
+def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> Iterator[Problem]:
+    """The options of a valid file that the images of its recipe do not suit."""
+    preset = entry.preset
+    if isinstance(entry, BrokenPreset) or preset is None or preset.cards == 1:
         return
+    recipe = catalog.engine(preset.recipe).recipe
     for (option, variable, value), why in families.ENGINES[recipe.family].between_cards.items():
         for path, words in _lists(preset):
             for first, *values in command.groups(words):
                 given = (*values, first.partition("=")[2])
                 if command.option_of(first) == option and value in given:
-                    yield path, f"{option} {value} on {preset.cards} cards: {why}"
+                    what = f"{option} {value} on {preset.cards} cards: {why}"
+                    yield entry.problem(path, what)
         if preset.serve.environment.get(variable) == value:
-            yield ("serve", "environment", variable), f"{value} on {preset.cards} cards: {why}"
+            place = ("serve", "environment", variable)
+            yield entry.problem(place, f"{value} on {preset.cards} cards: {why}")
 
 
 def _lists(preset: Preset) -> Iterator[tuple[KeyPath, list[str]]]:
@@ -249,24 +254,13 @@ class Presets:
         return tuple(problem for each in files for problem in each.problems)
 
 
-def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Problem, ...]:
-    """The options of a valid file that the images of its recipe do not suit."""
-    if isinstance(entry, BrokenPreset):
-        return ()
-    recipe = catalog.engine(entry.preset.recipe).recipe
-    return tuple(entry.problem(path, message) for path, message in _doubts(entry.preset, recipe))
-
-
 def load(catalog: Catalog) -> Presets:
     """Read the presets beside the recipes of ``catalog``; a broken file breaks its own entry."""
     return _checked(_drafts(catalog.root, archive=True), catalog)
 
 
 def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catalog]:
-    """The presets of the farm at ``root``, with the recipes that they name, and ``others``.
-
-    No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
-    """
+    """The presets of the farm at ``root``, with the recipes that they name, and ``others``."""
     drafts = _drafts(root, archive=True)
     named = {draft.model.recipe for draft in drafts if draft.model is not None}
     catalog = load_catalog(root, only={*named, *others})
@@ -274,10 +268,7 @@ def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catal
 
 
 def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
-    """The presets of a recipe by name, without the archive; no recipe is read.
-
-    Raises ``RecipeError`` where one of them is invalid by itself.
-    """
+    """The presets of a recipe by name, without the archive; no recipe is read."""
     found = {}
     for draft in _drafts(root):
         if draft.model is not None and draft.model.recipe == recipe:

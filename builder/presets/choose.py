@@ -46,7 +46,7 @@ from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
 if TYPE_CHECKING:
-    from builder.presets.receipts import ReceiptEntry
+    from builder.presets.receipts import Receipt
 
 PROPOSED = "llama-cpp"  # the engine of runs that are proposed: it reads every GGUF
 AUTO = "auto"  # in place of a card's name: the cards of this machine
@@ -75,8 +75,7 @@ def stretches(options: Mapping[str, str]) -> bool:
     return bool(STRETCHING & options.keys())
 
 
-def share_of_cards(options: Mapping[str, str]) -> float:
-    """The share of each card for weights and cache; 1 where no option says it."""
+def _share_of_cards(options: Mapping[str, str]) -> float:
     try:
         return min([1.0, *(float(options[name]) for name in SHARES if name in options)])
     except ValueError:  # the engine refuses it
@@ -133,14 +132,9 @@ def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> st
 DIFFERENCE = 0.1  # share by which figures of one memory differ, so that both are shown
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A receipt of a preset: its figures, one for each context, and its cards."""
-
-    cards: tuple[tuple[str, int], ...]  # name and MiB, as nvidia-smi lists them
-    figures: tuple[Figure, ...]
-
-
+Measured = tuple[Sequence[tuple[str, int]], Sequence[Figure]]
+"""A receipt of a preset: its cards, by name and MiB as nvidia-smi lists them, and its figures, one
+for each context."""
 SOURCES = {"trial": "as tried", "filled": "with a full context", "estimate": "as estimated"}
 TOOLS = {"--jinja", "--enable-auto-tool-choice"}
 TEMPLATE = "--chat-template-kwargs"
@@ -198,8 +192,7 @@ class Option:
     context: int  # tokens; 0: the engine's own default
     other_context: int | None  # the context, where it is not the preset's own
     known: Standing
-    figure: Figure | None
-    """The best that is known: by a receipt, as published, or computed."""
+    figure: Figure | None  # the best that is known: by a receipt, as published, or computed
     computed: Figure | None  # for this card, beside a ``figure`` of another one
     not_computed: str
     memory: int | None
@@ -395,18 +388,16 @@ def capabilities(preset: Preset) -> tuple[str, ...]:
 
 def figure_on(runs: Sequence[Measured], cards: Sequence[HostCard], context: int) -> Figure | None:
     """The figure of the newest run on such cards: of the context, else of its largest one."""
-    for run in runs:
+    for measured_on, figures in runs:
         left = list(cards)
-        for name, memory in run.cards:
+        for name, memory in measured_on:
             card = next((card for card in left if is_listed_as(card, name, memory)), None)
             if card is None:
                 break
             left.remove(card)
         else:
             if not left:
-                return max(
-                    run.figures, key=lambda each: (each.context == context, each.context or 0)
-                )
+                return max(figures, key=lambda each: (each.context == context, each.context or 0))
     return None
 
 
@@ -427,8 +418,6 @@ def _options(preset: Preset, question: Question) -> dict[str, str]:
 
 
 class _Run:
-    """A preset on the cards of a question's machine."""
-
     def __init__(self, entry: PresetEntry, question: Question) -> None:
         self.name, self.preset, self.question = entry.name, entry.preset, question
         self.accepted = entry.accepted
@@ -604,7 +593,6 @@ class _Run:
 
     @property
     def has(self) -> str:
-        """The memory of the cards, as a sentence."""
         cards = self.cards
         if len(cards) == 1:
             return f"this card has {sizes.gib(cards[0].memory)}"
@@ -613,8 +601,7 @@ class _Run:
         return f"these cards have {' and '.join(sizes.gib(card.memory) for card in cards)}"
 
     def lacks(self, size: int, *, of_share: bool) -> str:
-        """How much the cards have too little for a run; empty: they have enough."""
-        share, part = share_of_cards(self.options) if of_share else 1.0, self.part
+        share, part = _share_of_cards(self.options) if of_share else 1.0, self.part
         if part is None or len(self.cards) == 1:
             lacking, each = size - share * sum(card.memory for card in self.cards), ""
         else:
@@ -685,7 +672,6 @@ class _Run:
         )
 
     def published(self, result: Result | None) -> Figure | None:
-        """The published figure, with its card unless the machine has such cards."""
         preset, own = self.preset, self.published_card
         result = result or preset.published
         if result is None:
@@ -709,7 +695,6 @@ class _Run:
         return (ran or confirmed) and not gpus.is_older(self.question.machine.driver, newest)
 
     def caveats(self, result: Result | None, figure: Figure | None) -> Iterator[str]:
-        """The known problems on these cards, where ``figure`` is the speed."""
         yield from self.preset.notes(result)
         if figure and figure.source == "computed" and EXPERTS.keys() & self.options.keys():
             yield f"Its speed is computed for a machine's memory with {HOST // 10**9} GB/s."
@@ -732,7 +717,6 @@ class _Verdict(BaseModel, strict=True):
 
 class _Record(BaseModel, strict=True):
     platform: str
-    digest: str
     created: str
     verdict: _Verdict
 
@@ -749,8 +733,6 @@ class Known:
 
     entries: Sequence[PresetEntry]
     question: Question  # for a machine without cards
-    digests: Mapping[str, str]
-    """The digest of the newest image that this machine verified, by recipe."""
     invalid: int  # receipts that do not count
 
     def choice(self, machine: Machine, context: int = 0, text: str = "") -> Choice:
@@ -772,12 +754,11 @@ def known(
     entries: Sequence[PresetEntry],
     state: Path,
     *,
-    receipts: Sequence[ReceiptEntry] | None = None,
+    receipts: Mapping[str, Receipt] | None = None,
 ) -> Known:
     """The facts about presets in the repository and the state directory.
 
-    ``receipts`` are checked already; None: the repository's receipts are checked now.  Raises
-    ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
+    ``receipts`` are checked already; None: the repository's receipts are checked now.
     """
     measured, invalid = {}, 0
     if receipts or (receipts is None and any((catalog.root / "receipts").glob("*.json"))):
@@ -788,30 +769,27 @@ def known(
             receipts, invalid = found.entries, len(found.invalid)
         measured = of_presets(receipts, catalog, entries)
     others = [name for name in catalog.engines if name.startswith(f"{PROPOSED}-")]
-    trials, refused, digests = tried(catalog.root, state, entries, others)
+    trials, refused = tried(catalog.root, state, entries, others)
     published = cards.known(catalog.root, {entry.preset.card for entry in entries})
     question = Question(
         Machine(()), catalog, published, trials=trials, receipts=measured, refused=refused
     )
-    return Known(entries, question, digests, invalid)
+    return Known(entries, question, invalid)
 
 
 def tried(
     root: Path, state: Path, entries: Sequence[PresetEntry], recipes: Iterable[str] = ()
-) -> tuple[dict[str, PresetUse], dict[str, str], dict[str, str]]:
-    """The trials of presets by name; by recipe, why its image was refused; and digests by recipe.
+) -> tuple[dict[str, PresetUse], dict[str, str]]:
+    """The trials of presets by name; and by recipe, why its image was refused.
 
     This machine's record counts before the repository's file, which is for machines that never
-    built the image, and both only for a preset that is as it was when it was tried.  Raises
-    ``RecipeError`` where a file of ``trials/`` is invalid.
+    built the image, and both only for a preset that is as it was when it was tried.
     """
     trials: dict[str, PresetUse] = {}
-    refused, digests = {}, {}
+    refused = {}
     for recipe in dict.fromkeys([*recipes, *(entry.preset.recipe for entry in entries)]):
         file = Path(TRIALS) / f"{recipe}.json"
         kept, own = read_trials(root / file, _Trials), _verified(state, recipe)
-        if own is not None:
-            digests[recipe] = own.digest
         if kept and kept.failed and (own is None or own.created < kept.created):
             checks = " and ".join(f"{count} of {kind}" for kind, count in kept.failed.items())
             refused[recipe] = f"its image was refused: checks failed, {checks} ({file})"
@@ -820,7 +798,7 @@ def tried(
                 use = each.presets.get(entry.name) if each else None
                 if use and use.identity == entry.preset.identity:
                     trials.setdefault(entry.name, use)
-    return trials, refused, digests
+    return trials, refused
 
 
 def _verified(state: Path, recipe: str) -> _Record | None:
@@ -836,8 +814,7 @@ def _verified(state: Path, recipe: str) -> _Record | None:
 def of_farm(root: Path) -> tuple[Presets, Catalog]:
     """The presets of the farm at ``root``, and the recipes that they and its receipts name.
 
-    Beside them, only recipes of llama.cpp with a trial are read, for proposals.  Raises
-    ``RecipeError`` where the farm has no recipes.
+    Beside them, only recipes of llama.cpp with a trial are read, for proposals.
     """
     recipes = {file.stem for file in (root / TRIALS).glob(f"{PROPOSED}-[b0-9]*.json")}
     recipes = {name for name in recipes if (root / "recipes" / f"{name}.toml").exists()}

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -64,7 +65,7 @@ from simulator.work import WorkPath, function_of
 class _Part(BaseModel):
     """The base class; sizes are bytes."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class CardPeak(_Part):
@@ -138,34 +139,18 @@ class FitTrial(_Part):
         return max((card.peak / card.memory for card in self.cards), default=0.0)
 
 
-class LoadedFile(_Part):
-    """A file that the engine loads; split ones count as one."""
-
-    name: str
-    size: int
-    read: int  # bytes of it that were read: its header
-    architecture: str
-    context: int | None
-
-
-class FitCard(_Part):
-    """A card, and its figures without a source."""
-
-    name: str
-    memory: int
-    unverified: dict[str, str]
-
-
 class Fit(_Part):
     """All trials of a model on cards, by context."""
 
     recipe: str
     image: str
     digest: str
-    model: LoadedFile
-    draft: LoadedFile | None = None
-    projector: LoadedFile | None = None
-    cards: tuple[FitCard, ...]
+    model: dict[str, Any]
+    """A file that the engine loads, split ones counted as one: name, size, architecture, context,
+    and how many bytes of it were read."""
+    draft: dict[str, Any] | None = None
+    projector: dict[str, Any] | None = None
+    cards: tuple[dict[str, Any], ...]  # name, memory, and the figures without a source
     options: tuple[str, ...] = ()  # the engine's arguments after the recipe's
     room: tuple[str, ...] = ()
     """The engine's options by which a longer context fits into its KV cache."""
@@ -279,7 +264,6 @@ def continued(log: str, end: str) -> str:
 
 
 def _fault(server: Server, error: Exception) -> str:
-    """Why a server did not answer; where it has ended, its own last words."""
     try:
         server.require_running(ENDING)
     except NotServingError as ended:
@@ -564,10 +548,12 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         recipe=recipe.name,
         image=image.reference,
         digest=image.digest,
-        model=LoadedFile.model_validate(target.model),
-        draft=LoadedFile.model_validate(target.draft) if target.draft else None,
-        projector=LoadedFile.model_validate(target.projector) if target.projector else None,
-        cards=tuple(map(FitCard.model_validate, wanted.cards)),
+        model=_facts(target.model),
+        draft=_facts(target.draft) if target.draft else None,
+        projector=_facts(target.projector) if target.projector else None,
+        cards=tuple(
+            each.model_dump(include={"name", "memory", "unverified"}) for each in wanted.cards
+        ),
         options=tuple(wanted.options),
         room=target.server.folder.room if target.server.folder else (),
         trials=tuple(tried[context] for context in sorted(tried)),
@@ -575,6 +561,11 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         step=STEP if wanted.search else None,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def _facts(model: HollowModel) -> dict[str, Any]:
+    names = ("name", "size", "read", "architecture", "context")
+    return {name: getattr(model, name) for name in names}
 
 
 def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> None:
@@ -617,7 +608,6 @@ def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
 
 
 def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tuple[Serve, int, str]:
-    """How the recipe's server is started: with its port, and its base's image to compile in."""
     serve, port = ENGINES[recipe.family].server_of(recipe), recipe.image.port
     if serve is None or port is None:
         raise RecipeError(
@@ -650,8 +640,6 @@ def _target(
     wanted: FitRequest,
     work: Path,
 ) -> Target:
-    """The image with the simulator's libraries, and the models with holes for weights."""
-
     def hollowed(text: str | None, name: str) -> HollowModel | None:
         if text is None:
             return None

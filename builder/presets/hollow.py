@@ -120,8 +120,6 @@ def _cut(location: Location, size: int, whole: int) -> FetchError:
 
 @dataclass
 class _Copying:
-    """A stream that also writes each byte elsewhere when it is read."""
-
     stream: BinaryIO
     sink: BinaryIO
 
@@ -214,7 +212,6 @@ def write_checkpoint(text: str, folder: Path, log: Log) -> HollowModel:
 
 
 def _files(text: str) -> tuple[str, Mapping[str, Location]]:
-    """The name of a model, and its files by name; folders in it are left out."""
     folder = Path(text).expanduser()
     if folder.is_dir():
         files = {

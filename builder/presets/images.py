@@ -190,12 +190,15 @@ class Images:
         return f"is of another state of {self.recipe.name}, mostly an older one ({key})"
 
     def _here(self) -> list[RunImage]:
-        """The engine's images of the recipe: the one with the version tag, then the newest."""
         store = docker.engine().containerd_store
         found = []
         for digest in dict.fromkeys(docker.image_digests(self.repository)):
             image = docker.image(digest)
-            if image is None or not self._belongs(image):
+            if image is None or image.platform != self.platform:
+                continue
+            # Of the recipe, or of a frozen recipe of its channel.
+            frozen = self.channel and image.labels.get(VERSION, "").startswith(f"{self.channel}-")
+            if image.labels.get(LABEL_RECIPE) != self.recipe.name and not frozen:
                 continue
             names = {n for n in image.names if n.rpartition(":")[0] == self.repository}
             if names and all(f":{UNVERIFIED}" in name for name in names):
@@ -210,13 +213,6 @@ class Images:
             one = RunImage(name, key=key, current=current, digests=image.digests, built=built)
             found.append(((self.tagged in names, image.epoch), one))
         return [image for _, image in sorted(found, key=lambda each: each[0], reverse=True)]
-
-    def _belongs(self, image: docker.Image) -> bool:
-        """Whether an image is of the recipe, or of a frozen recipe of its channel, for the
-        platform."""
-        named = image.labels.get(LABEL_RECIPE) == self.recipe.name
-        frozen = image.labels.get(VERSION, "").startswith(f"{self.channel}-")
-        return image.platform == self.platform and (named or bool(self.channel and frozen))
 
     def _published(self, *, once: bool) -> RunImage | None:
         """The registry's image of the version tag; None where it has none.
@@ -251,10 +247,7 @@ class Images:
 
 
 def pull(images: Images, name: str) -> None:
-    """Pull a published image, and give it the tags by which everything finds it without a registry.
-
-    Raises like ``docker.pull``.
-    """
+    """Pull a published image, and give it the tags by which all find it without a registry."""
     images.log(f"pulling {name}")
     docker.pull(name, images.platform)
     found = docker.image(name)
@@ -288,8 +281,7 @@ class LaunchRequest:
     old: bool = False  # an image of another state of the recipe will do
     card: str = "auto"  # the name of a card in ``cards/``
     listen: str = HOST
-    key_file: str = ""
-    """The absolute path of the file with the API key; ``OPEN``; empty: not given."""
+    key_file: str = ""  # the absolute path of the file with the API key; ``OPEN``; empty: not given
     restart: str = RESTART
 
 
@@ -424,10 +416,8 @@ def key_of(file: Path) -> str:
 
 
 def write_key(job: Launch) -> str:
-    """Make the user's file with a random key, if it is missing, and the copy for the engine.
-
-    The key; empty where the server asks for none.  Raises ``WorldError``.
-    """
+    """Make the user's file with a random key, if it is missing, and the copy for the engine; the
+    key, empty where the server asks for none."""
     if job.key is None:
         return ""
     file = Path(job.wanted.key_file)
@@ -456,10 +446,7 @@ def write_key(job: Launch) -> str:
 
 
 def requested(job: Launch, image: str, files: Files) -> Service:
-    """The service of a run with these files, at the address and with the key that the user wants.
-
-    Raises like ``service``.
-    """
+    """The service of a run with these files, at the address and with the key that a user wants."""
     wanted = job.wanted
     found = service(job.run, image, files, published=wanted.port)
     found = replace(found, listen=wanted.listen, restart=wanted.restart)
@@ -479,7 +466,6 @@ def requested(job: Launch, image: str, files: Files) -> Service:
 
 
 def _file_of(value: str, directory: Path) -> Path | None:
-    """A file of this machine by its path here, or by its path in the container's models."""
     inside = PurePosixPath(value)
     if inside.is_relative_to(DIRECTORY):
         here = directory / inside.relative_to(DIRECTORY)
@@ -492,8 +478,7 @@ def _file_of(value: str, directory: Path) -> Path | None:
 def described(job: Launch) -> Service:
     """The service of a preset or a recipe, whether its image and models are here or not.
 
-    The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
-    ``FetchError`` where a given file does not exist.
+    The Hub is asked for the names of files that the preset does not give.
     """
     images = Images(job.catalog, job.run.recipe, job.settings, job.log)
     try:  # by digest, from the registry or the engine; by tag where neither has it

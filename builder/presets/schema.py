@@ -288,10 +288,7 @@ class PresetUse:
 
 
 def read_trials(file: Path, model: type[M]) -> M | None:
-    """A file of ``trials/`` as far as ``model`` needs it; None where there is none.
-
-    Raises ``RecipeError`` where it is invalid.
-    """
+    """A file of ``trials/`` as far as ``model`` needs it; None where there is none."""
     try:
         return model.model_validate_json(file.read_bytes())
     except FileNotFoundError:

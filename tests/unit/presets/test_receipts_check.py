@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from builder.core.errors import ReceiptError, RecipeError
-from builder.presets.receipts import ReceiptEntry, checked, parse, require_valid
+from builder.presets.receipts import checked, parse, require_valid
 from builder.publish.registry import RemoteImage, RemotePlatform
 from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
 from support.shipped import RECIPES
@@ -27,7 +28,9 @@ def published(labels: dict[str, str] | None) -> Any:
     return ask
 
 
-def check(*, taken: Any = (), labels: dict[str, str] | None = LABELS, **more: Any) -> None:
+def check(
+    *, taken: Any = MappingProxyType({}), labels: dict[str, str] | None = LABELS, **more: Any
+) -> None:
     require_valid(receipt(**more), RECIPES, taken, published(labels), NOW)
 
 
@@ -101,7 +104,7 @@ def test_an_unknown_recipe_is_refused() -> None:
 
 
 def test_the_same_runs_are_taken_once() -> None:
-    there = [ReceiptEntry("a", receipt())]
+    there = {"a": receipt()}
     with pytest.raises(ReceiptError, match="it is there already: a"):
         check(taken=there, created="2026-11-02T12:00:00Z", by="another")
     check(taken=there, measured=[measured(run(90.0, 1))])
