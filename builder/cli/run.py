@@ -638,9 +638,9 @@ def paths(
         ]
         table(("model", "work", "path", "launches"), rows)
     else:
-        rows = list(_path_differences(*found))
-        table(("model", "work", *names), rows)
-        if not rows:
+        differences = list(_path_differences(*found))
+        table(("model", "work", *names), differences)
+        if not differences:
             log("no path differs with the models that both were started with")
 
 

@@ -48,9 +48,9 @@ def _print_all(presets: Presets, *, as_json: bool) -> None:
     else:
         rows = []
         for of in presets.valid():
-            speed = _figures(of.preset.published and of.preset.published.tokens_per_second)
+            published = of.preset.published
             # With its unit: a table that is not for a terminal has no header.
-            speed = f"{speed} tokens/s" if speed else ""
+            speed = f"{_figures(published.tokens_per_second)} tokens/s" if published else ""
             rows.append((of.name, of.preset.recipe, _cards(of.preset), speed, of.preset.summary))
         header = ("preset", "recipe", "card", "speed", "summary")
         table(header, rows, drops=("recipe", "card", "summary", "speed"), wraps="summary")

@@ -18,16 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder import __version__
-from builder.checks.server import (
-    ModelList,
-    NotServingError,
-    ServerClient,
-    ServeSpec,
-    UnansweredError,
-    arguments_of,
-    launched,
-    offloaded,
-)
+from builder.checks import server as serving
 from builder.checks.speed import RunSettings, measure
 from builder.core.errors import ReceiptError, SmokeError, UntriedError, WorldError
 from builder.core.json_model import first_error
@@ -199,7 +190,7 @@ def of_image(
     image: docker.Image,
     serve: Serve,
     port: int,
-    spec: ServeSpec,
+    spec: serving.ServeSpec,
     contexts: Sequence[int],
     settings: RunSettings,
     fill: float,
@@ -228,10 +219,10 @@ def of_image(
     for context in contexts:
         log(f"context of {context} tokens: starting {image.reference}")
         started = replace(spec, context=context, limited=False)
-        with launched(image.reference, serve, port, started) as server:
+        with serving.launched(image.reference, serve, port, started) as server:
             try:
                 server.wait(LOADING)
-            except NotServingError as error:
+            except serving.NotServingError as error:
                 what = f"{image.reference} does not serve {model['model']['name']}"
                 raise SmokeError(what, str(error)) from error
             seen = gpus.visible_in(server.container) if offered else ()
@@ -243,7 +234,7 @@ def of_image(
         "digest": image.digest,
         "recipe": image.labels.get(LABEL_RECIPE, ""),
         "key": image.labels.get(LABEL_KEY, ""),
-        "flags": [*arguments_of(serve, spec), *spec.extra],
+        "flags": [*serving.arguments_of(serve, spec), *spec.extra],
     }
     given = {**asdict(settings), "fill": fill}
     return _benchmark(points, subject=subject, model=model, machine=machine(seen), settings=given)
@@ -251,10 +242,12 @@ def of_image(
 
 def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> Benchmark:
     """Measure a running server with OpenAI's API; without ``model`` it must list only one."""
-    client = ServerClient(url, key)
+    client = serving.ServerClient(url, key)
     try:
-        listed = [each.id for each in client.get("/v1/models", ModelList, LIST_TIMEOUT).data]
-    except UnansweredError as error:
+        listed = [
+            each.id for each in client.get("/v1/models", serving.ModelList, LIST_TIMEOUT).data
+        ]
+    except serving.UnansweredError as error:
         hint = "start the server, or give its URL, without /v1: http://localhost:8000"
         raise WorldError(f"{url} does not list its models", str(error), hint) from error
     if not model and len(listed) != 1:
@@ -269,12 +262,12 @@ def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> B
 
 def loaded(text: str) -> Loaded:
     """Where a server's log states that it put the models."""
-    layers = tuple((found.layers, found.of) for found in offloaded(text))
+    layers = tuple((found.layers, found.of) for found in serving.offloaded(text))
     return Loaded(layers, {str(kind): size for kind, size in report.logged(text).items()})
 
 
 def _point(
-    client: ServerClient,
+    client: serving.ServerClient,
     serve: Serve,
     settings: RunSettings,
     model: str,
@@ -285,7 +278,7 @@ def _point(
         api_flavor = API_FLAVORS[serve.api_flavor]
         warm_ups, runs = measure(client, api_flavor, settings, model=model, log=log)
         return Point(context, tuple(warm_ups), tuple(runs))
-    except UnansweredError as error:
+    except serving.UnansweredError as error:
         raise SmokeError("the server did not complete a run", str(error)) from error
 
 
@@ -333,7 +326,7 @@ SHORTEST = 4  # characters of a name that is looked for
 COMMON = frozenset({"root", "user", "localhost"})  # names that identify nobody
 
 
-def require_receipt(image: docker.Image, spec: ServeSpec, by: str | None) -> None:
+def require_receipt(image: docker.Image, spec: serving.ServeSpec, by: str | None) -> None:
     """Raise ``ReceiptError`` where a benchmark of an image could have no receipt.
 
     The image must have a key, and no name or flag anything private.  The server's flags lose

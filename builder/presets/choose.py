@@ -31,17 +31,6 @@ from builder.presets import cards, command, is_preset, model_names, named, shape
 from builder.presets.cards import USABLE, Card, HostCard, Machine, host_card, is_listed_as
 from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
 from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
-from builder.presets.shapes import (
-    EXPERTS,
-    HOST,
-    OFFLOADING,
-    Figure,
-    MemoryNeed,
-    NotComputedError,
-    computed_speed,
-    least_memory,
-    memory_figures,
-)
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
@@ -57,7 +46,7 @@ STEP = 8192  # tokens of a context that is found between two trials
 SHARES = ("--gpu-memory-utilization", "--mem-fraction-static")
 """Options of vLLM and SGLang: the share of each card that weights and cache may take."""
 RESIZING = {
-    *OFFLOADING,
+    *shapes.OFFLOADING,
     *("--n-gpu-layers", "--spec-draft-ngl", "--cache-type-k", "--cache-type-v"),
     *("--batch-size", "--ubatch-size", "--parallel", "--flash-attn", "--spec-type"),
     *("--model", "--model-draft", "--mmproj", "--kv-cache-dtype", "--dtype", "--quantization"),
@@ -132,7 +121,7 @@ def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> st
 DIFFERENCE = 0.1  # share by which figures of one memory differ, so that both are shown
 
 
-Measured = tuple[Sequence[tuple[str, int]], Sequence[Figure]]
+Measured = tuple[Sequence[tuple[str, int]], Sequence[shapes.Figure]]
 """A receipt of a preset: its cards, by name and MiB as nvidia-smi lists them, and its figures, one
 for each context."""
 SOURCES = {"trial": "as tried", "filled": "with a full context", "estimate": "as estimated"}
@@ -192,8 +181,8 @@ class Option:
     context: int  # tokens; 0: the engine's own default
     other_context: int | None  # the context, where it is not the preset's own
     known: Standing
-    figure: Figure | None  # the best that is known: by a receipt, as published, or computed
-    computed: Figure | None  # for this card, beside a ``figure`` of another one
+    figure: shapes.Figure | None  # the best that is known: by a receipt, as published, or computed
+    computed: shapes.Figure | None  # for this card, beside a ``figure`` of another one
     not_computed: str
     memory: int | None
     """The largest known figure; None: the machine has as much as the card of the publication."""
@@ -209,7 +198,7 @@ class Option:
     command: str
 
     @property
-    def own(self) -> Figure | None:
+    def own(self) -> shapes.Figure | None:
         """The speed on the machine's own card; None: not known."""
         return self.computed if self.figure is None or self.figure.card else self.figure
 
@@ -386,7 +375,9 @@ def capabilities(preset: Preset) -> tuple[str, ...]:
     return tuple(found)
 
 
-def figure_on(runs: Sequence[Measured], cards: Sequence[HostCard], context: int) -> Figure | None:
+def figure_on(
+    runs: Sequence[Measured], cards: Sequence[HostCard], context: int
+) -> shapes.Figure | None:
     """The figure of the newest run on such cards: of the context, else of its largest one."""
     for measured_on, figures in runs:
         left = list(cards)
@@ -455,9 +446,9 @@ class _Run:
         return 0 if least * USABLE <= own else 1 - own / least
 
     def least(self, context: int) -> tuple[int, int] | None:
-        return least_memory(self.preset, self.options, context, self.trial)
+        return shapes.least_memory(self.preset, self.options, context, self.trial)
 
-    def figures(self, context: int, result: Result | None = None) -> list[MemoryNeed]:
+    def figures(self, context: int, result: Result | None = None) -> list[shapes.MemoryNeed]:
         """The figures of the memory with a context that can be right, the largest first.
 
         The user's options may change them: then there is none.
@@ -465,7 +456,7 @@ class _Run:
         if self.changed:
             return []
         weights, _ = self.least(context) or (0, 0)
-        found = memory_figures(self.preset, context, result, self.trial)
+        found = shapes.memory_figures(self.preset, context, result, self.trial)
         return [each for each in found if each.by == "trial" or each.size >= weights]
 
     def answer(self, short_name: str) -> Option | Refusal:
@@ -481,7 +472,7 @@ class _Run:
 
     def with_room(
         self, contexts: Sequence[tuple[int, Result | None]]
-    ) -> tuple[tuple[int, Result | None, list[MemoryNeed]] | None, Reason | None]:
+    ) -> tuple[tuple[int, Result | None, list[shapes.MemoryNeed]] | None, Reason | None]:
         """The context with room on the cards, with its result and figures; else what lacks.
 
         With a requested context, the smallest that is enough comes first; else the largest.
@@ -558,7 +549,7 @@ class _Run:
         return bool(known) and not self.no_room(context, known)
 
     def no_room(
-        self, context: int, known: Sequence[MemoryNeed], *, published: bool = True
+        self, context: int, known: Sequence[shapes.MemoryNeed], *, published: bool = True
     ) -> Reason | None:
         """What the run lacks on its cards; None: nothing is known.
 
@@ -613,7 +604,7 @@ class _Run:
         return f"{each}; {self.has}{of_them}: {sizes.gib(ceil(lacking))} too little"
 
     def option(
-        self, short_name: str, context: int, result: Result | None, known: list[MemoryNeed]
+        self, short_name: str, context: int, result: Result | None, known: list[shapes.MemoryNeed]
     ) -> Option:
         preset, cards, use, own = self.preset, self.cards, self.trial, self.published_card
         room = sum(card.memory for card in cards)
@@ -623,14 +614,14 @@ class _Run:
         published, computed, not_computed = self.published(result), None, ""
         try:
             published_at = own.bandwidth if own is not None else 0
-            computed = computed_speed(
+            computed = shapes.computed_speed(
                 preset,
                 self.recipe.engine,
                 cards[0].bandwidth,
                 published_at,
                 accepted=self.accepted,
             )
-        except NotComputedError as error:
+        except shapes.NotComputedError as error:
             not_computed = str(error)
         figure = measured or published or computed
         here = computed if figure and figure.card else None
@@ -671,20 +662,20 @@ class _Run:
             command=shlex.join([PROGRAM, "run", *run_words(self.name, preset, other)]),
         )
 
-    def published(self, result: Result | None) -> Figure | None:
+    def published(self, result: Result | None) -> shapes.Figure | None:
         preset, own = self.preset, self.published_card
         result = result or preset.published
         if result is None:
             return None
         here = own is not None and all(card == host_card(own) for card in self.cards)
-        return Figure(
+        return shapes.Figure(
             round(result.tokens_per_second.middle, 2),
             context=preset.context_of(result) or None,
             card="" if here else preset.card,
             cards=preset.cards,
         )
 
-    def certain(self, known: Sequence[MemoryNeed]) -> bool:
+    def certain(self, known: Sequence[shapes.MemoryNeed]) -> bool:
         """Whether it is known that it fits, not by a figure that nobody confirmed, and that the
         driver is new enough."""
         confirmed = any(each.by in {"trial", "filled", "source"} for each in known)
@@ -694,10 +685,10 @@ class _Run:
         ran = not (self.smaller_cards or self.preset.composed)  # on cards with no more memory
         return (ran or confirmed) and not gpus.is_older(self.question.machine.driver, newest)
 
-    def caveats(self, result: Result | None, figure: Figure | None) -> Iterator[str]:
+    def caveats(self, result: Result | None, figure: shapes.Figure | None) -> Iterator[str]:
         yield from self.preset.notes(result)
-        if figure and figure.source == "computed" and EXPERTS.keys() & self.options.keys():
-            yield f"Its speed is computed for a machine's memory with {HOST // 10**9} GB/s."
+        if figure and figure.source == "computed" and shapes.EXPERTS.keys() & self.options.keys():
+            yield f"Its speed is computed for a machine's memory with {shapes.HOST // 10**9} GB/s."
         own = self.published_card
         larger = own is not None and all(card.memory * USABLE > own.memory for card in self.cards)
         for each in self.preset.caveat:

@@ -15,20 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from builder.build.build import BuildSession
 from builder.build.lookup import Images
-from builder.checks.server import (
-    DRAFT,
-    ENDING,
-    FILLED,
-    NotReadyError,
-    NotServingError,
-    Server,
-    ServeSpec,
-    UnansweredError,
-    fill,
-    launched,
-    offloaded,
-    shared_folder,
-)
+from builder.checks import server as serving
 from builder.checks.simulated import STAND_INS, SimulatedServer, Simulation
 from builder.core.errors import RecipeError, SmokeError, UntriedError
 from builder.core.files import workspace
@@ -126,7 +113,7 @@ class FitTrial(_Part):
     def is_filled(self) -> bool:
         """Whether the long prompts filled the context, but for a part that no engine allocates
         for."""
-        return self.filled >= FILLED * self.context
+        return self.filled >= serving.FILLED * self.context
 
     @property
     def peak(self) -> int:
@@ -219,7 +206,7 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
 def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     request, folder = target.request, target.server.folder
     made_up = folder.dummy if folder is not None and not target.model.size else ()
-    spec = ServeSpec(
+    spec = serving.ServeSpec(
         target.model.file,
         context,
         target.draft.file if target.draft else None,
@@ -231,18 +218,18 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
         compiles=target.model.header is None,
     )
     image = target.server
-    with launched(image.reference, image.serve, image.port, spec) as server:
+    with serving.launched(image.reference, image.serve, image.port, spec) as server:
         filled, fault, log, slow = 0, "", "", False
         try:
             server.wait(request.seconds)
             log = server.container.log()  # a request follows, which fills it
             if not _left_behind(log):
-                filled = fill(server, context)
+                filled = serving.fill(server, context)
                 server.require_running()
-        except (NotServingError, UnansweredError) as error:
+        except (serving.NotServingError, serving.UnansweredError) as error:
             fault = _fault(server, error)
             log = continued(log, server.container.end_of_log()) if log else server.container.log()
-            slow = isinstance(error, NotReadyError) and fault == str(error)
+            slow = isinstance(error, serving.NotReadyError) and fault == str(error)
         report = simulation.settled()
     if slow and not (report and report.failed):
         raise UntriedError(
@@ -263,10 +250,10 @@ def continued(log: str, end: str) -> str:
     return "\n".join([log, *(line for line in end.splitlines() if line not in known)])
 
 
-def _fault(server: Server, error: Exception) -> str:
+def _fault(server: serving.Server, error: Exception) -> str:
     try:
-        server.require_running(ENDING)
-    except NotServingError as ended:
+        server.require_running(serving.ENDING)
+    except serving.NotServingError as ended:
         return str(ended)
     return str(error)
 
@@ -354,7 +341,7 @@ def require_weights(found: FitTrial, reference: str, weights: int) -> None:
 
 def _left_behind(log: str) -> str:
     """How many layers the engine left to the CPU by itself; empty for none."""
-    short = [found for found in offloaded(log) if found.layers != found.of]
+    short = [found for found in serving.offloaded(log) if found.layers != found.of]
     return f"only {short[0].layers} of {short[0].of} layers are on the card" if short else ""
 
 
@@ -573,13 +560,15 @@ def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> N
     sets the server's address, and for ``{draft}`` without a drafter."""
     for name in command.addresses(options):
         raise OptionError(f"{name} is set by fit: leave it out after --")
-    if draft is None and any(DRAFT in word for word in options):
-        raise OptionError(f"{DRAFT} stands for the file of --draft: add --draft, or leave it out")
+    if draft is None and any(serving.DRAFT in word for word in options):
+        raise OptionError(
+            f"{serving.DRAFT} stands for the file of --draft: add --draft, or leave it out"
+        )
     set_by = command.places_by_setting(None, recipe)
     for first, *values in command.groups(options):
         setting = command.setting_of(first, recipe) if command.option_of(first) else ""
         place = set_by.get(setting) if setting else None
-        if place and not any(DRAFT in word for word in (first, *values)):
+        if place and not any(serving.DRAFT in word for word in (first, *values)):
             name, ours = first.partition("=")[0], f"--{place}"
             raise OptionError(f"{name} is set by the {ours} of fit: leave it out after --")
 
@@ -643,11 +632,11 @@ def _target(
     def hollowed(text: str | None, name: str) -> HollowModel | None:
         if text is None:
             return None
-        return write_hollow(text, shared_folder(work / name), session.log)
+        return write_hollow(text, serving.shared_folder(work / name), session.log)
 
     folder = ENGINES[recipe.family].folder_of(recipe)
     write = write_hollow if folder is None else write_checkpoint
-    model = write(wanted.model, shared_folder(work / "model"), session.log)
+    model = write(wanted.model, serving.shared_folder(work / "model"), session.log)
     draft, projector = hollowed(wanted.draft, "draft"), hollowed(wanted.projector, "projector")
     cache = session.settings.cache_dir
     card = Capability.parse(wanted.cards[0].capability)

@@ -42,22 +42,11 @@ from builder.presets.receipts import Receipt, interval
 from builder.presets.schema import Preset, PresetUse
 from builder.presets.service import Run, Service, mounted, service
 from builder.publish import attachments
+from builder.publish import verdicts as signed
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
 from builder.publish.registry import Repository, described
 from builder.publish.tags import moves, open_repository
-from builder.publish.verdicts import (
-    SLSA,
-    VERDICT,
-    PublicSigner,
-    kind_of,
-    of_all,
-    referrers,
-    reproduced,
-    signers_of,
-    trust_of,
-    verdicts_on,
-)
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources import git
@@ -69,9 +58,9 @@ Fact = Mapping[str, Any]
 
 DOCUMENTS = {
     attachments.SPDX: "SPDX",
-    SLSA: "SLSA provenance",
+    signed.SLSA: "SLSA provenance",
     attachments.VEX: "OpenVEX",
-    VERDICT: "verdict",
+    signed.VERDICT: "verdict",
 }
 """The attached documents that a page names, by their kind."""
 
@@ -100,15 +89,15 @@ def _tag(
     if image.labels.get(LABEL_RECIPE) in others:
         return None
     with workspace(settings.cache_dir) as work:
-        noted = moves(repository, tag, trust_of(settings, work))
+        noted = moves(repository, tag, signed.trust_of(settings, work))
     digests = dict.fromkeys((manifest.digest, *(each.digest for each in image.platforms.values())))
-    attached = {digest: referrers(repository, digest) for digest in digests}
+    attached = {digest: signed.referrers(repository, digest) for digest in digests}
     entries = [entry for found in attached.values() for entry in found]
-    kinds = {kind_of(entry) for entry in entries}
+    kinds = {signed.kind_of(entry) for entry in entries}
     own = [str(entry.get("artifactType")) for entry in attached[manifest.digest]]
     images = [each.digest for each in image.platforms.values()] or [manifest.digest]
-    verdicts = [each for digest in digests for each in verdicts_on(attached[digest], digest)]
-    again = of_all([reproduced(attached[each], each, settings) for each in images])
+    verdicts = [each for digest in digests for each in signed.verdicts_on(attached[digest], digest)]
+    again = signed.of_all([signed.reproduced(attached[each], each, settings) for each in images])
     return {
         "tag": tag,
         "digest": manifest.digest,
@@ -175,7 +164,7 @@ class Site:
     measurements: tuple[Fact, ...]
     compilers: tuple[Table, ...]
     compiler_threads: tuple[Thread, ...]
-    signers: tuple[PublicSigner, ...]
+    signers: tuple[signed.PublicSigner, ...]
     manifest: Manifest
     composes: Mapping[str, str]
 
@@ -566,7 +555,7 @@ def collect(
     facts = known(catalog, entries, settings.state_dir, receipts=receipts)
     cards = every_card(facts, [each["recipe"] for each in images if each["repository"]])
     options = [option for card in cards for option in card.fits]
-    signers = signers_of(settings)
+    signers = signed.signers_of(settings)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     farm = settings.farm_url or remote_of(catalog.root)
     listed = [manifest.Signer(**asdict(each)) for each in signers]
