@@ -58,7 +58,7 @@ PANELS: dict[str, dict[str, Command]] = {
         "recipe": recipe.group,
         "patch": pin.patch_group,
         "pin": pin.group,
-        "clean": build.clean,
+        "clean": servers.clean,
     },
     "Publish": {
         "push": tag.push,

@@ -189,20 +189,6 @@ class Target:
     files: Mapping[str, Path]  # copies of the image's files with device code, by path
 
 
-def attempt(target: Target, context: int, work: Path) -> FitTrial:
-    """Start the server with this context and fill it; ``work`` is an empty directory.
-
-    Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
-    ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
-    """
-    started = time.monotonic()
-    header = target.model.header
-    with target.server.on(target.request.cards, header, work) as simulation:
-        found = _served(target, context, simulation)
-    require_weights(found, target.server.reference, target.model.weights)
-    return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
-
-
 def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     request, folder = target.request, target.server.folder
     made_up = folder.dummy if folder is not None and not target.model.size else ()
@@ -508,7 +494,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
     """Try a recipe's image with a model on simulated cards.
 
     Raises ``FetchError`` for a model that cannot be read, ``RecipeError`` for a recipe without a
-    server, ``OptionError`` for options of the engine that are set already, and like ``attempt``.
+    server, ``OptionError`` for options of the engine that are set already, and like a trial.
     """
     started = time.monotonic()
     session.settings.require_directories()
@@ -676,9 +662,17 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
 
 
 def _one(target: Target, context: int, work: Path, log: Log) -> FitTrial:
-    folder = work / f"trial-{context}"
+    """Start the server with this context and fill it.
+
+    Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
+    ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
+    """
+    started, folder = time.monotonic(), work / f"trial-{context}"
     folder.mkdir()
-    found = attempt(target, context, folder)
+    with target.server.on(target.request.cards, target.model.header, folder) as simulation:
+        found = _served(target, context, simulation)
+    require_weights(found, target.server.reference, target.model.weights)
+    found = found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
     outcome = f"fits, {mib(found.peak)} at the peak" if found.fits else "does not fit"
     if found.needed is not None:
         outcome += f", it needs at least {mib(found.needed)}"

@@ -62,6 +62,11 @@ HINTS = {
 }  # the next step, by a part of Docker's message
 
 
+def _label(name: str) -> property:
+    """A label of a container; empty where it has none."""
+    return property(lambda found: found.labels.get(name, ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A container of the engine: a server, or another one with the name of a server."""
@@ -78,30 +83,15 @@ class Found:
     since: str = ""  # when it started, or ended (RFC 3339)
     key_copy: str = ""  # the path of the file with its API key; empty: it asks for none
 
-    @property
-    def run(self) -> str:
-        """The identity of the run that started it; empty where builder did not."""
-        return self.labels.get(LABEL_RUN, "")
+    run = _label(LABEL_RUN)  # the identity of the run that started it; empty where builder did not
+    checkout = _label(LABEL_CATALOG)  # the path of the checkout that started it
+    version = _label(VERSION)  # of its image
+    key = _label(LABEL_KEY)  # the build key of its image
 
     @property
     def title(self) -> str:
         """The name of its preset or recipe."""
         return self.labels.get(LABEL_NAME, self.name)
-
-    @property
-    def checkout(self) -> str:
-        """The path of the checkout that started it; empty where none is known."""
-        return self.labels.get(LABEL_CATALOG, "")
-
-    @property
-    def version(self) -> str:
-        """The version of its image; empty: not known."""
-        return self.labels.get(VERSION, "")
-
-    @property
-    def key(self) -> str:
-        """The build key of its image; empty: not known."""
-        return self.labels.get(LABEL_KEY, "")
 
     @property
     def recipe_key(self) -> str:

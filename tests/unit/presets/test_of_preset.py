@@ -100,7 +100,7 @@ def test_a_receipt_comes_before_the_published_figure() -> None:
 
 def test_a_preset_with_what_no_receipt_tells_has_none() -> None:
     recipe, preset = RECIPES.engine(PRESET.preset.recipe).recipe, PRESET.preset
-    given = entry().receipt
+    _, given = entry()
     assert is_run_of(given, preset, recipe)
     serve = preset.serve.model_copy(update={"environment": {"A": "1"}})
     assert not is_run_of(given, preset.model_copy(update={"serve": serve}), recipe)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -28,10 +27,8 @@ def published(labels: dict[str, str] | None) -> Any:
     return ask
 
 
-def check(
-    *, taken: Any = MappingProxyType({}), labels: dict[str, str] | None = LABELS, **more: Any
-) -> None:
-    require_valid(receipt(**more), RECIPES, taken, published(labels), NOW)
+def check(*, taken: Any = None, labels: dict[str, str] | None = LABELS, **more: Any) -> None:
+    require_valid(receipt(**more), RECIPES, taken or {}, published(labels), NOW)
 
 
 def test_a_receipt_without_a_fault_is_taken() -> None:
@@ -43,7 +40,7 @@ def test_a_receipt_may_be_of_any_image_of_an_index() -> None:
     arm64 = {"linux/arm64": RemotePlatform(DIGEST, 1, KEY)}
     labels = {**LABELS, "builder.key": "f" * 64}
     index = RemoteImage(DIGEST, "", labels, platforms=arm64)
-    require_valid(receipt(), RECIPES, (), lambda *_: index, NOW)
+    require_valid(receipt(), RECIPES, {}, lambda *_: index, NOW)
 
 
 CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
