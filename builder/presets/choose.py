@@ -18,7 +18,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import AliasPath, BaseModel, Field
 
 from builder.core import sizes
 from builder.core.errors import PROGRAM, FitError, WorldError
@@ -701,15 +701,11 @@ class _Run:
 # A record and a file of ``trials/`` are read as plain data: only the members that decide here.
 
 
-class _Verdict(BaseModel, strict=True):
-    checks: tuple[Mapping[str, object], ...]
-    presets: Mapping[str, PresetUse]
-
-
 class _Record(BaseModel, strict=True):
     platform: str
     created: str
-    verdict: _Verdict
+    checks: list[Mapping[str, object]] = Field(validation_alias=AliasPath("verdict", "checks"))
+    presets: Mapping[str, PresetUse] = Field(validation_alias=AliasPath("verdict", "presets"))
 
 
 class _Trials(BaseModel, strict=True):
@@ -785,7 +781,7 @@ def tried(
             checks = " and ".join(f"{count} of {kind}" for kind, count in kept.failed.items())
             refused[recipe] = f"its image was refused: checks failed, {checks} ({file})"
         for entry in (each for each in entries if each.preset.recipe == recipe):
-            for each in (own.verdict if own else None, kept):
+            for each in (own, kept):
                 use = each.presets.get(entry.name) if each else None
                 if use and use.identity == entry.preset.identity:
                     trials.setdefault(entry.name, use)
@@ -797,7 +793,7 @@ def _verified(state: Path, recipe: str) -> _Record | None:
     for file in (state / "records" / recipe).glob("*.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):
             kept = _Record.model_validate_json(file.read_bytes())
-            states = {check["state"] for check in kept.verdict.checks}
+            states = {check["state"] for check in kept.checks}
             found += [kept] if states and not states & {"failed", "untried"} else []
     return max(found, key=lambda each: (each.platform == "linux/amd64", each.created), default=None)
 

@@ -223,7 +223,7 @@ def write_shape(name: str, file: Path, size: int | None = None) -> Path:
     A file of ``size`` bytes is smaller by some kB, a small one by up to 2 %, and never larger;
     without a size, most tensors have four bits a weight, and a projector's tensors sixteen.
 
-    Raises ``NoShapeError``, and ``SizeError`` where no quantization of the model has this size.
+    Raises ``SizeError`` where no quantization of the model has this size.
     """
     shape = shapes.shape_of(name)
     header = _write_shape(name, shape, file, usual(shape))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import AliasPath, Field, ValidationError
 
 from builder.checks.server import mounts_of
 from builder.core import sizes
@@ -44,21 +44,14 @@ BLOCK = 1 << 20
 OFFLINE = "HF_HUB_OFFLINE is set"
 
 
-class _LargeFile(JsonModel):
-    sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-
-
 class HubFile(JsonModel):
     """A file of a repository."""
 
     path: str = Field(alias="rfilename")
     size: Annotated[int, Field(ge=0, le=LARGEST_FILE)]  # bytes
-    lfs: _LargeFile | None = None
-
-    @property
-    def sha256(self) -> str | None:
-        """The file's, where the Hub tells it."""
-        return self.lfs.sha256 if self.lfs else None
+    sha256: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", validation_alias=AliasPath("lfs", "sha256")
+    )
 
 
 class _Repository(JsonModel):

@@ -32,10 +32,6 @@ Count = Annotated[int, Field(gt=0)]
 T = TypeVar("T")
 
 
-class NoShapeError(ValueError):
-    """There is no shape of a name; the text names the nearest one."""
-
-
 class Tokenizer(Model):
     """A vocabulary of ``size`` tokens, as ``write_tokens`` makes it."""
 
@@ -151,9 +147,9 @@ def _shape_files() -> Mapping[str, ShapeFile]:
 
 @cache
 def shape_of(name: str) -> Shape:
-    """The shape of this name; raises ``NoShapeError``, and ``RecipeError`` for an invalid file."""
+    """The shape of this name; raises ``RecipeError`` for an invalid file, and without one."""
     if name not in shape_names():
-        raise NoShapeError(f"no shape is named {name}{suggestion(name, list(shape_names()))}")
+        raise RecipeError(f"no shape is named {name}{suggestion(name, list(shape_names()))}")
     return read_shape(_folder() / f"{name}.toml")
 
 
