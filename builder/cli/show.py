@@ -39,7 +39,7 @@ def _print_all(presets: Presets, *, as_json: bool) -> None:
         found = [
             {
                 "name": name,
-                "preset": _dumped(entry.preset) if entry.preset else None,
+                "preset": _dumped(entry.parsed) if entry.parsed else None,
                 "problems": [str(problem) for problem in entry.problems],
             }
             for name, entry in presets.entries.items()

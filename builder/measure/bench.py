@@ -237,7 +237,9 @@ def of_image(
         "flags": [*serving.arguments_of(serve, spec), *spec.extra],
     }
     given = {**asdict(settings), "fill": fill}
-    return _benchmark(points, subject=subject, model=model, machine=machine(seen), settings=given)
+    here = {"gpus": [asdict(gpu) for gpu in seen], "cpu": _cpu()}
+    here |= {"engine": docker.engine().version, "kernel": platform.release()}
+    return _benchmark(points, subject=subject, model=model, machine=here, settings=given)
 
 
 def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> Benchmark:
@@ -296,16 +298,6 @@ def _described(file: Path, log: Log) -> dict[str, Any]:
     except OSError as error:
         raise UntriedError(f"cannot read {file}", str(error)) from error
     return {"name": file.name, "size": size, "sha256": digest.hexdigest()}
-
-
-def machine(seen: Sequence[gpus.Gpu]) -> dict[str, Any]:
-    """The machine: GPUs, CPU, engine and kernel."""
-    return {
-        "gpus": [asdict(gpu) for gpu in seen],
-        "cpu": _cpu(),
-        "engine": docker.engine().version,
-        "kernel": platform.release(),
-    }
 
 
 def _cpu() -> str:

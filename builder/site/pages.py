@@ -29,7 +29,7 @@ from builder.docker.gpus import version_numbers
 from builder.image import code_paths as code
 from builder.presets import manifest
 from builder.publish.nights import NightlyRun
-from builder.site.facts import CardFact, Fact, Option, Site
+from builder.site.facts import CardFact, Fact, Site
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -62,7 +62,10 @@ BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| (Blackwell|GPU|Edition|Generation)\
 def pages(site: Site) -> Mapping[str, str]:
     """The texts of all pages, by their path below the output directory."""
     first = next((card for card in site.cards if card.card == CARD), site.cards[0])
-    drivers = {option.driver for card in site.cards for option in card.fits} - {""}
+    options = [option for card in site.cards for option in card.fits]
+    drivers = {each.driver for each in options} - {""}
+    # Each preset with each of its contexts once: on all cards it is started the same way.
+    starts = {(each.preset, each.other_context): each for each in options}
     found = {
         "index.html": _page(
             "choose.html.j2",
@@ -71,7 +74,7 @@ def pages(site: Site) -> Mapping[str, str]:
             kinds=KINDS,
             drivers=sorted(drivers, key=version_numbers, reverse=True),
             models=_models(site),
-            starts=_starts(site),
+            starts=sorted(starts.values(), key=lambda each: (each.preset, each.context)),
         ),
         "images.html": _page("images.html.j2", site, images=_by_engine(site)),
         "speeds.html": _page(
@@ -125,12 +128,6 @@ def _models(site: Site) -> dict[str, str]:
     for short, model in names:
         found[short] = min(found.get(short, model), model, key=len)
     return dict(sorted(found.items(), key=lambda each: each[1].casefold()))
-
-
-def _starts(site: Site) -> list[Option]:
-    options = [option for card in site.cards for option in card.fits]
-    found = {(each.preset, each.other_context): each for each in options}
-    return sorted(found.values(), key=lambda each: (each.preset, each.context))
 
 
 def _clone(repository: str) -> str:

@@ -74,7 +74,7 @@ def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> No
     assert written == tmp_path / "trials" / f"{RECIPE}.json"
     assert known(tmp_path) == use(7)
     other = entry().preset.model_copy(update={"recipe": "another-1"})
-    assert known(tmp_path, replace(entry(), preset=other)) is None
+    assert known(tmp_path, replace(entry(), parsed=other)) is None
 
 
 def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_path: Path) -> None:
