@@ -158,15 +158,6 @@ def _chosen(names: list[str] | None, *, every: bool) -> list[Found]:
     return [each for each in all_servers() if each.checkout == root]
 
 
-def _own(names: list[str]) -> list[Found]:
-    found, root = _named(*names), str(farm().resolve())
-    for each in found:
-        if each.checkout != root:
-            what = f"{each.name} is a server of another checkout"
-            raise UsageError(what, hint=f"update it there: cd {each.checkout}")
-    return found
-
-
 def update(
     names: Servers = None,
     *,
@@ -181,7 +172,10 @@ def update(
     """
     from builder.presets.servers import all_servers
 
-    found = _own(names) if names else all_servers()
+    found, root = _named(*names) if names else all_servers(), str(farm().resolve())
+    if names and (other := next((each for each in found if each.checkout != root), None)):
+        what = f"{other.name} is a server of another checkout"
+        raise UsageError(what, hint=f"update it there: cd {other.checkout}")
     compared = [*_compared(found)]
     steps = list(dict.fromkeys(step for each in compared for step in each.steps()))
     for each in compared:

@@ -228,12 +228,6 @@ class Choice:
         """The first preset of each model that can be downloaded and is known to fit."""
         return tuple(each for each in self.fits if each.recommended)
 
-    @property
-    def models(self) -> list[tuple[str, str]]:
-        """The short name and the name of the model of each preset."""
-        found = [(each.short_name, each.model) for each in self.fits]
-        return [*found, *((each.short_name, each.model) for each in self.excluded)]
-
 
 @dataclass(frozen=True, slots=True)
 class Question:

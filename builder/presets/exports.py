@@ -22,9 +22,8 @@ from builder.core import sizes
 from builder.core.errors import RecipeError, as_started, plain
 from builder.engines.layout import NO_CARD
 from builder.presets.command import container_options
-from builder.presets.schema import ContainerOptions
+from builder.presets.schema import DIRECTORY, ContainerOptions
 from builder.presets.service import (
-    DIRECTORY,
     HOST,
     KEY,
     STOP,

@@ -27,7 +27,7 @@ from builder.presets import command, is_preset
 from builder.presets import service as services
 from builder.presets.catalog import PresetEntry, load
 from builder.presets.models import given_files, hub_files, joined
-from builder.presets.schema import ModelFile
+from builder.presets.schema import DIRECTORY, ModelFile
 from builder.publish.registry import Repository, remote_image
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
@@ -444,8 +444,8 @@ def requested(job: Launch, image: str, files: services.Files) -> services.Servic
 
 def _file_of(value: str, directory: Path) -> Path | None:
     inside = PurePosixPath(value)
-    if inside.is_relative_to(services.DIRECTORY):
-        here = directory / inside.relative_to(services.DIRECTORY)
+    if inside.is_relative_to(DIRECTORY):
+        here = directory / inside.relative_to(DIRECTORY)
         if here.exists():
             return here
     path = Path(value).expanduser()

@@ -24,7 +24,7 @@ from builder.core.web import PATIENT, Client, Follow, WebError
 from builder.docker.gpus import version_numbers
 from builder.engines.device_code import code_of
 from builder.presets.cards import Machine
-from builder.presets.service import DIRECTORY
+from builder.presets.schema import DIRECTORY
 from simulator import selection
 
 NAME = "manifest.json"

@@ -30,8 +30,8 @@ from builder.core.names import PART, renamed, require_writable_names, why_not_wr
 from builder.core.remote_file import PartialReadError, RemoteFile
 from builder.core.web import PATIENT, Client, Follow, RetryPolicy, WebError, cause
 from builder.presets import service
-from builder.presets.schema import ModelFile
-from builder.presets.service import DIRECTORY, Files, Mount, Run
+from builder.presets.schema import DIRECTORY, ModelFile
+from builder.presets.service import Files, Mount, Run
 
 # The Hugging Face Hub: files, addresses; by its own client the user's token and the cache.
 #

@@ -89,7 +89,9 @@ def proposals(
     """
     served = {each.short_name for each in answer.recommended}
     names: dict[str, str] = {}
-    for short, name in answer.models:
+    models_of = [(each.short_name, each.model) for each in answer.fits]
+    models_of += [(each.short_name, each.model) for each in answer.excluded]
+    for short, name in models_of:
         if short not in served:
             names[short] = min(names.get(short, name), name, key=len)
     results = [

@@ -19,7 +19,7 @@ from builder.engines import families, layout
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import filled
 from builder.presets import command
-from builder.presets.schema import Caveat, ContainerOptions, ModelFile, Preset
+from builder.presets.schema import DIRECTORY, Caveat, ContainerOptions, ModelFile, Preset
 from builder.recipes.schema import Recipe
 
 HOST = "127.0.0.1"  # the address that a service is published on, where the user names no other
@@ -395,7 +395,6 @@ def _reasons() -> dict[str, dict[str, str]]:
 # The models directory has the paths of the Hub: ``OWNER/NAME/FILE``, as
 # ``hf download OWNER/NAME FILE --local-dir DIRECTORY/OWNER/NAME`` writes them.
 
-DIRECTORY = "/models"  # the models directory in a container
 UNKNOWN = {"model": "MODEL.gguf", "draft": "DRAFT.gguf", "mmproj": "MMPROJ.gguf"}
 """Stand for files whose names nobody knows yet."""
 UNFINISHED = (".part", ".incomplete")
