@@ -20,7 +20,6 @@ from builder.cli import (
     bench,
     build,
     choose,
-    clean,
     image,
     nightly,
     pin,
@@ -32,19 +31,7 @@ from builder.cli import (
 )
 from builder.cli.options import CATALOG, option
 from builder.cli.terminal import print_error
-from builder.core.errors import (
-    EXIT_CODES,
-    INTERRUPTED,
-    PROGRAM,
-    BugError,
-    BuilderError,
-    Interrupted,
-    UsageError,
-    WorldError,
-    as_started,
-    in_words,
-    suggestion,
-)
+from builder.core import errors
 
 Command = Callable[..., None] | typer.Typer
 
@@ -71,7 +58,7 @@ PANELS: dict[str, dict[str, Command]] = {
         "recipe": recipe.group,
         "patch": pin.patch_group,
         "pin": pin.group,
-        "clean": clean.clean,
+        "clean": servers.clean,
     },
     "Publish": {
         "push": tag.push,
@@ -131,7 +118,7 @@ _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
 GARBAGE = 100_000  # new objects after which Python looks for garbage
 EPILOG = (
     "Exit codes: "
-    + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items())
+    + "; ".join(f"{code} {text}" for code, text in errors.EXIT_CODES.items())
     + ". The table in docs/commands.md says more."
 )
 
@@ -140,21 +127,21 @@ class _Commands(TyperGroup):
     """Lists commands in the order of the panels, and names the command that a wrong word means."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The commands in the order of the panels; typer lists groups first."""
         order = [name for commands in PANELS.values() for name in commands]
         return sorted(self.commands, key=order.index) if ctx.parent is None else [*self.commands]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called; raises ``UsageError`` where there is none of this name."""
         word = args[0]
         if word in self.commands or word.startswith("-"):
             return super().resolve_command(ctx, args)
         path = "`" + " ".join(_names(ctx))
         words, changing = (OTHER_WORDS, CHANGING) if ctx.parent is None else ({}, set())
         if (meant := words.get(word)) in self.commands:
-            raise UsageError(f"no command is named {word}", hint=f"{path} {meant} --help`")
-        near = suggestion(word, [name for name in self.commands if name not in changing])
-        raise UsageError(f"no command is named {word}{near}", hint=f"{path} --help` has them all")
+            raise errors.UsageError(f"no command is named {word}", hint=f"{path} {meant} --help`")
+        near = errors.suggestion(word, [name for name in self.commands if name not in changing])
+        raise errors.UsageError(
+            f"no command is named {word}{near}", hint=f"{path} --help` has them all"
+        )
 
 
 def _application(panels: Mapping[str, Mapping[str, Command]]) -> typer.Typer:
@@ -215,25 +202,24 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = _run(_words())
-    except (Interrupted, typer.Abort):
-        typer.echo(f"{PROGRAM}: interrupted; the command can be run again", err=True)
-        code = INTERRUPTED
+    except (errors.Interrupted, typer.Abort):
+        typer.echo(f"{errors.PROGRAM}: interrupted; the command can be run again", err=True)
+        code = errors.INTERRUPTED
     except Exception as error:
         code = _fail(error)
     sys.exit(code)
 
 
 def _fail(error: Exception) -> int:
-    """Tell the user what an exception means; the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        return UsageError.exit_code  # Click has printed the help
-    known: BuilderError
+        return errors.UsageError.exit_code  # Click has printed the help
+    known: errors.BuilderError
     if hasattr(error, "format_message"):
         known = _of_click(error)
     else:
         from builder.build import log  # slow to import
 
-        known = log.as_builder_error(error) or BugError(
+        known = log.as_builder_error(error) or errors.BugError(
             f"internal error: {type(error).__name__}: {error}",
             hint=f"this is a bug in builder; the report is {log.write_report(error)}",
         )
@@ -241,8 +227,7 @@ def _fail(error: Exception) -> int:
     return known.exit_code
 
 
-def _of_click(error: Any) -> UsageError:
-    """An error of Click's about the command line, in the words of this program."""
+def _of_click(error: Any) -> errors.UsageError:
     ctx, kind = error.ctx, type(error).__name__
     param: Any = getattr(error, "param", None)
     called = " ".join(_names(ctx))
@@ -250,31 +235,31 @@ def _of_click(error: Any) -> UsageError:
     if kind == "NoSuchOption":
         return _no_option(error, called)
     if kind == "MissingParameter":
-        return UsageError(f"{_name_of(param)} is missing: {param.help}", usage, hint)
+        return errors.UsageError(f"{_name_of(param)} is missing: {param.help}", usage, hint)
     if extra := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", error.message):
-        return UsageError(f"too many words: {extra[1]}", usage, hint)
+        return errors.UsageError(f"too many words: {extra[1]}", usage, hint)
     text = re.sub(r"^Option '(.*)' requires an argument.$", r"\1 needs a value", error.message)
-    text = in_words(text)
+    text = errors.in_words(text)
     if choice := re.fullmatch(r"'(.*)' is not one of (.*?)\.?", text):
         known = re.findall(r"'([^']+)'", choice[2])
-        text = f"{choice[1]} is none of {', '.join(known)}{suggestion(choice[1], known)}"
+        text = f"{choice[1]} is none of {', '.join(known)}{errors.suggestion(choice[1], known)}"
     name = getattr(error, "param_hint", None) or (_name_of(param) if param else "")
-    return UsageError(f"{name}: {text}" if name else text, hint=hint)
+    return errors.UsageError(f"{name}: {text}" if name else text, hint=hint)
 
 
-def _no_option(error: Any, called: str) -> UsageError:
+def _no_option(error: Any, called: str) -> errors.UsageError:
     name = error.option_name
     # Click names -n alone for -ngl.
     word = next((each for each in sys.argv if each.startswith(name)), name)
     other = OTHER_OPTIONS.get(name.partition("=")[0])
     if other in {each for param in error.ctx.command.params for each in param.opts}:
-        return UsageError(f"no option is named {word}", hint=f"here it is {other}")
+        return errors.UsageError(f"no option is named {word}", hint=f"here it is {other}")
     near = " or ".join(sorted(error.possibilities or ()))
     hint = f"`{called} --help` has all options"
     if error.ctx.command.name in ENGINE_COMMANDS:
         hint = f"options of the engine go after --: ... -- {word}"
     meant = f"; did you mean {near}?" if near else ""
-    return UsageError(f"no option is named {word}{meant}", hint=hint)
+    return errors.UsageError(f"no option is named {word}{meant}", hint=hint)
 
 
 def _name_of(param: Any) -> str:
@@ -283,7 +268,6 @@ def _name_of(param: Any) -> str:
 
 
 def _names(ctx: Any) -> list[str]:
-    """The words that call the command of a context."""
     return [*_names(ctx.parent), ctx.info_name] if ctx and ctx.parent else ["builder"]
 
 
@@ -303,7 +287,7 @@ def _catalog_first(words: list[str]) -> list[str]:
     end = words.index("--") if "--" in words else len(words)
     for at, word in enumerate(words[:end]):
         if word == "--catalog" and at + 1 == end:
-            raise UsageError("--catalog needs a value", hint="--catalog DIR")
+            raise errors.UsageError("--catalog needs a value", hint="--catalog DIR")
         if word.partition("=")[0] == "--catalog":
             size = 1 if "=" in word else 2
             return [*words[at : at + size], *_catalog_first(words[:at] + words[at + size :])]
@@ -317,7 +301,6 @@ def all_commands() -> Any:
 
 
 def _commands(words: Sequence[str]) -> Any:
-    """The group of the called command alone; of all commands if the name is another one."""
     after = words[2:] if words[:1] == ["--catalog"] else words
     name = next((word for word in after if not word.startswith("--catalog=")), "")
     for panel, commands in PANELS.items():
@@ -327,20 +310,16 @@ def _commands(words: Sequence[str]) -> Any:
 
 
 def _run(words: list[str]) -> int:
-    """Run the command; its usage and help name the program as the user called it.
-
-    Raises ``WorldError`` where the working directory was removed: git would call the repositories
-    of others damaged.
-    """
-    try:
+    """Run the command; its usage and help name the program as the user called it."""
+    try:  # where it was removed, git would call the repositories of others damaged
         Path.cwd()
     except FileNotFoundError:
-        raise WorldError(
+        raise errors.WorldError(
             "the working directory does not exist", hint="cd to a directory that exists"
         ) from None
     command = _commands(words)
     _name_program(command)
-    name = PROGRAM if "BUILDER_PROGRAM" in os.environ else None
+    name = errors.PROGRAM if "BUILDER_PROGRAM" in os.environ else None
     if name and _COMPLETION & {*os.environ, *words}:
         name = Path(name).name  # a shell knows ./farm by its last part
     return command(words, prog_name=name, standalone_mode=False) or 0
@@ -350,10 +329,10 @@ def _name_program(command: Any) -> None:
     for part in (command, *command.params):
         for attribute in ("help", "epilog"):
             if getattr(part, attribute, None):
-                setattr(part, attribute, as_started(getattr(part, attribute)))
+                setattr(part, attribute, errors.as_started(getattr(part, attribute)))
     for below in getattr(command, "commands", {}).values():
         _name_program(below)
 
 
 def _interrupt(signum: int, frame: Any) -> NoReturn:  # noqa: ARG001
-    raise Interrupted
+    raise errors.Interrupted

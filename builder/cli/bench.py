@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,10 +17,12 @@ from builder.core.errors import RecipeError, RegistryError, WorldError
 from builder.core.files import require_writable, write_json
 
 if TYPE_CHECKING:
-    from builder.measure.bench import Benchmark, ComparedPoint, ServedImage
-    from builder.presets.receipts import Receipt, ReceiptEntry
+    from builder.docker.engine import Image
+    from builder.measure.bench import Benchmark
+    from builder.presets.receipts import Receipt
     from builder.presets.schema import Generation
     from builder.publish.registry import RemoteImage
+    from builder.recipes.probes import Serve
 
 
 def run_benchmark(
@@ -87,6 +88,7 @@ def run_benchmark(
     are used. The API key for a server is read from OPENAI_API_KEY.
     `builder compare FIRST.json SECOND.json` compares two results of --json.
     """
+    from builder.checks.server import ServeSpec
     from builder.checks.speed import RunSettings
     from builder.measure import bench
 
@@ -94,32 +96,27 @@ def run_benchmark(
     if url and (model or draft or flags or cpu or receipt):
         what = "--model, --draft, --cpu, --receipt and flags are for a recipe or an image"
         raise typer.BadParameter(f"{what}, not for {target}")
-    _require_file(receipt, by)
+    if receipt is not None:
+        require_writable(receipt.parent, "name another file: --receipt FILE")
+    elif by is not None:
+        raise typer.BadParameter("--by is for a receipt: add --receipt FILE")
     given = RunSettings() if prompt is None else RunSettings(prompt=_text(prompt))
     settings = RunSettings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if url:
         found = bench.of_url(target, name, os.environ.get("OPENAI_API_KEY", ""), settings, log)
     else:
         sizes = options.contexts(context)
-        chosen = _image(target, model, draft, flags or [])
+        served = _image(target, model)
+        spec = ServeSpec(model, 0, draft, flags or [], verbose=receipt is not None)
         if receipt is not None:
-            bench.require_receipt(chosen, by)  # before the first run
-            chosen = replace(chosen, verbose=True)
-        found = bench.of_image(chosen, sizes, settings, fill, log, cpu=cpu)
+            bench.require_receipt(served[0], spec, by)  # before the first run
+        found = bench.of_image(*served, spec, sizes, settings, fill, log, cpu=cpu)
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
-        print_benchmark(found)
+        _print_benchmark(found)
     if receipt is not None:
         _write_receipt(bench.of_benchmark(found, by), receipt)
-
-
-def _require_file(receipt: Path | None, by: str | None) -> None:
-    """Refuse a receipt that cannot be written, and a name without a receipt."""
-    if receipt is not None:
-        require_writable(receipt.parent, "name another file: --receipt FILE")
-    elif by is not None:
-        raise typer.BadParameter("--by is for a receipt: add --receipt FILE")
 
 
 def _write_receipt(made: Receipt, file: Path) -> None:
@@ -130,10 +127,9 @@ def _write_receipt(made: Receipt, file: Path) -> None:
     log(f"wrote {file}; {after}")
 
 
-def _image(name: str, model: Path | None, draft: Path | None, flags: list[str]) -> ServedImage:
+def _image(name: str, model: Path | None) -> tuple[Image, Serve, int]:
     from builder.build.lookup import Images
     from builder.cli.session import build_session
-    from builder.measure.bench import ServedImage
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model FILE")
@@ -145,7 +141,7 @@ def _image(name: str, model: Path | None, draft: Path | None, flags: list[str]) 
             "the recipe does not define how its server is started",
             "add [serve] and image.port to the recipe",
         )
-    return ServedImage(image.reference, image, recipe.serve, recipe.image.port, model, draft, flags)
+    return image, recipe.serve, recipe.image.port
 
 
 def _text(file: Path) -> str:
@@ -167,10 +163,7 @@ def _load(file: Path) -> Benchmark:
 
 
 def compare(first: Path, second: Path, *, as_json: bool) -> None:
-    """Print how much faster the second of two saved benchmarks is, for each size of the context.
-
-    Raises ``WorldError`` if something else decides the speed: the GPU, the model or the prompt.
-    """
+    """Print how much faster the second of two saved benchmarks is, for each size of the context."""
     from builder.measure.bench import compare as compared
 
     before, after = _load(first), _load(second)
@@ -179,14 +172,14 @@ def compare(first: Path, second: Path, *, as_json: bool) -> None:
     except ValueError as error:
         raise WorldError("the benchmarks cannot be compared", str(error)) from error
     if as_json:
-        print_json(asdict(found))
+        print_json(found)
     else:
         header = ("context", "first t/s", "second t/s", "ratio", "95 %", "")
-        table(header, [_row_of(row) for row in found.rows])
-        for each in found.differences:
-            weight = "DIFFERS" if each.decisive else "differs"
-            line(f"{weight}: {each.what}: {each.first} | {each.second}")
-    if not found.same:
+        table(header, [_row_of(row) for row in found["rows"]])
+        for each in found["differences"]:
+            weight = "DIFFERS" if each["decisive"] else "differs"
+            line(f"{weight}: {each['what']}: {each['first']} | {each['second']}")
+    if any(each["decisive"] for each in found["differences"]):
         raise WorldError(
             "the benchmarks do not compare engines",
             "something else differs that decides the speed: see the lines with DIFFERS",
@@ -194,14 +187,13 @@ def compare(first: Path, second: Path, *, as_json: bool) -> None:
         )
 
 
-def _row_of(row: ComparedPoint) -> tuple[str, ...]:
-    low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
-    speeds = (f"{row.first:.2f}", f"{row.second:.2f}", f"{row.ratio:.3f}")
-    return str(row.context or ""), *speeds, low_high, row.verdict
+def _row_of(row: dict[str, Any]) -> tuple[str, ...]:
+    low_high = "{:.3f} to {:.3f}".format(*row["interval"]) if row["interval"] else ""
+    speeds = (f"{row['first']:.2f}", f"{row['second']:.2f}", f"{row['ratio']:.3f}")
+    return str(row["context"] or ""), *speeds, low_high, row["verdict"]
 
 
-def print_benchmark(found: Benchmark) -> None:
-    """Print each run of a benchmark, and their statistics."""
+def _print_benchmark(found: Benchmark) -> None:
     from builder.checks import series
 
     header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
@@ -257,13 +249,13 @@ def receipts(
 
     found = checked(catalog_at(), datetime.now(UTC))
     if as_json:
-        entries = found.entries
-        print_json([{"name": of.name, **of.receipt.model_dump(mode="json")} for of in entries])
+        entries = found.entries.items()
+        print_json([{"name": name, **of.model_dump(mode="json")} for name, of in entries])
     elif not found.entries:
         maker = "`builder bench IMAGE --model FILE --receipt FILE`"
         line(f"there are no receipts yet: {maker} makes one")
     else:
-        rows = [row for each in found.entries for row in _rows(each)]
+        rows = [row for each in found.entries.items() for row in _rows(*each)]
         table(HEADER, [row for _, row in sorted(rows, key=lambda each: -each[0])])
     found.require_valid()
 
@@ -308,12 +300,11 @@ def add(
         line(f"taken  {receipts.write_receipt(recipes, receipt)}")
 
 
-def _rows(entry: ReceiptEntry) -> list[tuple[float, tuple[str, ...]]]:
-    receipt = entry.receipt
+def _rows(name: str, receipt: Receipt) -> list[tuple[float, tuple[str, ...]]]:
     when, by = minute(receipt.created.isoformat()), receipt.by or ""
     found: list[tuple[float, tuple[str, ...]]] = []
     for each in receipt.measured:
         figures = (f"{each.mean:.2f}", str(each.context), str(len(each.runs)))
         names = (receipt.image.recipe, receipt.hardware)
-        found.append((each.mean, (*names, *figures, receipt.model.name, when, by, entry.name)))
+        found.append((each.mean, (*names, *figures, receipt.model.name, when, by, name)))
     return found

@@ -1,4 +1,4 @@
-"""``builder build``."""
+"""``builder build`` and ``smoke``."""
 
 from __future__ import annotations
 

@@ -77,7 +77,6 @@ def kernels(
 def _first_rows(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: str = "more row"
 ) -> None:
-    """Print a table; on a terminal its first ``FIRST_ROWS`` rows, and the number of ``left``."""
     if not out().is_terminal:
         table(header, rows)
         return
@@ -103,7 +102,6 @@ def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
 
 
 def _runnable(ledger: Ledger) -> Ledger:
-    """The same ledger; raises ``UntriedError`` where the card can run none of its code."""
     found = [kernel for library in ledger.libraries for kernel in library.kernels]
     if not all(kernel.idle for kernel in found):
         return ledger
@@ -278,26 +276,23 @@ def compilers(
     if as_json:
         print_json(found.model_dump() | {"limit": tables.LIMIT})
     else:
-        print_table(found)
+        _print_table(found)
 
 
-def print_table(found: Table) -> None:
-    """Print a row for each type, and a column for each compiler; then the types without a row."""
+def _print_table(found: Table) -> None:
     columns = found.compiler
-    rows = [
-        (name, *(_cell(each.results.get(name, "")) for each in columns)) for name in found.types
-    ]
+
+    def cell(result: float | str) -> str:
+        """The error, or the kind of end: its place follows the table."""
+        return f"{result:.1e}" if isinstance(result, float) else result.partition(",")[0]
+
+    rows = [(name, *(cell(each.results.get(name, "")) for each in columns)) for name in found.types]
     table(("type", *(each.nvcc for each in columns)), rows)
     for each in found.compiler:
         for name, words in each.ended.items():
             line(f"nvcc {each.nvcc}, {name}: {words}")
     for name, why in found.not_compared.items():
         line(f"not compared: {name}: {why}")
-
-
-def _cell(result: float | str) -> str:
-    """The error, or the kind of end: its place follows the table."""
-    return f"{result:.1e}" if isinstance(result, float) else result.partition(",")[0]
 
 
 # ``builder compare``.
@@ -483,7 +478,6 @@ def _codes(files: Sequence[FileDifference]) -> Iterator[Row]:
 
 
 def _on_card(files: Sequence[FileDifference]) -> Iterator[Row]:
-    """The files of whose code the card runs, compiles or leaves out another part than before."""
     for each in files:
         if each.on_card is None:
             continue

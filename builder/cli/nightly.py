@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
@@ -178,7 +177,6 @@ def _first(reason: str) -> str:
 
 
 def _downloads(status: Status) -> Iterator[str]:
-    """The download of the last update, and of each image of an index."""
     if status.image is None:
         return
     before = "for somebody who has the image before"
@@ -193,7 +191,6 @@ def _downloads(status: Status) -> Iterator[str]:
 
 
 def _notes(status: Status) -> Iterator[tuple[str, str]]:
-    """The texts about a tag, each after its recipe."""
     name, last = status.recipe, status.last
     if last is not None:
         good = minute(status.good.started) if status.good else "unknown"
@@ -221,13 +218,6 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
 # ``builder bisect``.
 
 
-class BuildFails(StrEnum):
-    """The verdict on a commit that does not compile."""
-
-    SKIP = "skip"
-    BAD = "bad"
-
-
 def bisect(
     recipe: options.RecipeName,
     platform: options.OnePlatformOption = None,
@@ -240,11 +230,11 @@ def bisect(
         "the bisect was started, with the image in $IMAGE and the commit in $COMMIT. Exit code "
         "0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
     ),
-    build_fails: BuildFails = option(
+    build_fails: Literal["skip", "bad"] = option(
         "--build-fails skip|bad",
         "Verdict on a commit that does not compile. With bad, the bisect finds the commit that "
         "broke the build.",
-        BuildFails.SKIP,
+        "skip",
     ),
     first_parent: bool = flag(
         "--first-parent", "Find the merge; do not search the commits inside it."
@@ -282,7 +272,7 @@ def bisect(
     if status:
         _print_outcome(search.status(builds, recipe), as_json)
         return
-    request = BisectRequest(good, bad, test, build_fails.value, first_parent)
+    request = BisectRequest(good, bad, test, build_fails, first_parent)
     with progress:
         outcome = search.bisect(builds, recipe, request, trust_ends=trust_ends, skip=skip or ())
     _print_outcome(outcome, as_json)
@@ -419,7 +409,7 @@ def trials(
             raise UntriedError(what, hint=hint)
     if (found.root / TRIALS).is_dir():
         receipts = checked(found, datetime.now(UTC))
-        measured = Counter(each.receipt.image.recipe for each in receipts.entries)
+        measured = Counter(each.image.recipe for each in receipts.entries.values())
         reports.write_trials_page(found, presets, own_contexts(), measured)
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
@@ -474,7 +464,6 @@ def _carry(
     carry: Callable[..., int],
     as_json: bool,
 ) -> None:
-    """Save or load the cache of the recipe's engine, if it compiles anything."""
     from builder.build.build import compile_image
     from builder.cli.session import build_session
 

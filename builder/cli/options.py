@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
 
 
-CATALOG = "BUILDER_CATALOG"
-"""The variable that --catalog sets."""
+CATALOG = "BUILDER_CATALOG"  # the variable that --catalog sets
 
 # Completion in a shell: names of the catalog.
 #
@@ -38,11 +37,18 @@ def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def presets_and_recipes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Short names of presets, presets, then recipes."""
+    from builder.presets import all_names
+
     return _completed(
         ctx,
         incomplete,
         lambda root: [
-            *_short_names(root / "presets"),
+            *all_names(
+                {
+                    file.stem: tomllib.loads(file.read_text("utf-8"))["model"]["name"]
+                    for file in (root / "presets").glob("*.toml")
+                }
+            ),
             *_stems(root / "presets"),
             *_stems(root / "recipes"),
         ],
@@ -56,8 +62,7 @@ def known_cards(ctx: typer.Context, incomplete: str) -> list[str]:
     return _completed(ctx, incomplete, cards.names)
 
 
-def complete_tags(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The tags of the recipe that stands before."""
+def _complete_tags(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def of_recipe(root: Path) -> list[str]:
         text = (root / "recipes" / f"{ctx.params['recipe']}.toml").read_text("utf-8")
@@ -78,14 +83,6 @@ def _completed(
     except (RecipeError, OSError, ValueError, LookupError):
         return []  # a shell that completes shows no errors
     return [name for name in found if name.startswith(incomplete)]
-
-
-def _short_names(folder: Path) -> list[str]:
-    from builder.presets import all_names
-
-    texts = {file.stem: file.read_text("utf-8") for file in folder.glob("*.toml")}
-    models = {name: tomllib.loads(text)["model"]["name"] for name, text in texts.items()}
-    return all_names(models)
 
 
 def _stems(folder: Path) -> list[str]:
@@ -114,7 +111,6 @@ def _checked_tag(value: str | None) -> str | None:
 
 
 def _checked_reference(value: str | None) -> str | None:
-    """Accept a tag or a full digest."""
     from builder.recipes.fields import DIGEST, PATTERNS
 
     if value is None or not value.startswith("sha256:"):
@@ -207,7 +203,7 @@ Recipes = Annotated[
 TagName = Annotated[
     str,
     argument(
-        "TAG", "Tag: latest, nightly, ...", callback=_checked_tag, autocompletion=complete_tags
+        "TAG", "Tag: latest, nightly, ...", callback=_checked_tag, autocompletion=_complete_tags
     ),
 ]
 Reference = Annotated[
@@ -216,7 +212,7 @@ Reference = Annotated[
         "TAG|DIGEST",
         "Tag or digest of an image in the recipe's repository.",
         callback=_checked_reference,
-        autocompletion=complete_tags,
+        autocompletion=_complete_tags,
     ),
 ]
 PlatformOption = Annotated[

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -35,11 +34,7 @@ HINT = (
 )
 
 
-class Kind(StrEnum):
-    """The packages that a lock has."""
-
-    python = "python"
-    debian = "debian"
+Kind = Literal["python", "debian"]  # the packages that a lock has
 
 
 def _python_version(value: str | None) -> str | None:
@@ -81,15 +76,16 @@ def lock(
         for name in sorted(names, key=depth):
             entry = found.base(name) if name in found.bases else found.engine(name)
             needs_python = entry.recipe.python is not None and entry.recipe.python.requirements
-            needs = {Kind.python: needs_python, Kind.debian: has_packages(entry.recipe)}
+            needs: dict[Kind, Any]
+            needs = {"python": needs_python, "debian": has_packages(entry.recipe)}
             kinds = [kind for kind, needed in needs.items() if needed and only in {None, kind}]
             if not kinds:
-                what = {None: "nothing", Kind.python: "no Python requirements"}
-                lacks = what.get(only, "no Debian packages")
+                what = {"python": "no Python requirements", "debian": "no Debian packages"}
+                lacks = what[only] if only else "nothing"
                 raise RecipeError(f"{entry.name} has {lacks} to lock", hint=HINT)
             for kind in kinds:
                 entry.require_own_lock(kind)
-                if kind is Kind.debian:
+                if kind == "debian":
                     made = debian.make(entry)
                 else:
                     made = make_lock(entry, python, found, loaded.cache_dir, log)
@@ -143,7 +139,7 @@ def update(
         change = move_pin(session, entry, to)
         problems, findings = evaluate(session, entry, change)
     print_change(change, findings)
-    bad = misfits(findings)
+    bad = _misfits(findings)
     written = not dry_run and (force or not (bad or problems))
     if written:
         change.write(keep=keep_old)
@@ -206,7 +202,7 @@ def outdated(
         _print_outdated(rows)
         if without:
             log(f"{counted(without, 'recipe')} without an upstream to compare with")
-    raise_failures(failures, "pin outdated")
+    _raise_failures(failures, "pin outdated")
 
 
 def _print_outdated(rows: Sequence[Outdated]) -> None:
@@ -267,7 +263,7 @@ def mirror(recipe: options.SomeRecipe = None) -> None:
             with collected(failures, name):
                 for mirrored in locks.mirror_base(base, targets, session.settings, log):
                     line(f"{name}: {mirrored}")
-    raise_failures(failures, "pin mirror")
+    _raise_failures(failures, "pin mirror")
 
 
 group.command()(lock)
@@ -330,15 +326,13 @@ def collected(failures: list[str], name: str) -> Iterator[None]:
         failures.append("\n  ".join([*lines, *([f"-> {error.hint}"] if error.hint else [])]))
 
 
-def raise_failures(failures: list[str], command: str) -> None:
-    """Raise one ``FetchError`` for all recipes that failed."""
+def _raise_failures(failures: list[str], command: str) -> None:
     if failures:
         count = "one recipe" if len(failures) == 1 else f"{len(failures)} recipes"
         raise FetchError(f"{command}: {count} failed", "\n".join(failures))
 
 
-def misfits(findings: Sequence[PatchFinding]) -> list[str]:
-    """The patches that do not apply to their pin, a line each."""
+def _misfits(findings: Sequence[PatchFinding]) -> list[str]:
     from builder.sources.diff import PatchState
     from builder.upstream.patches import PIN
 
@@ -352,7 +346,11 @@ def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
 
     if not found:
         log("there is no patch to check")
-    rows = [(of.recipe, of.patch, _target(of), of.state, _meaning(of)) for of in found]
+    rows = []
+    for of in found:
+        details = "; ".join(of.details) if of.good else ""
+        meaning = ": ".join(filter(None, (of.state.meaning, details)))
+        rows.append((of.recipe, of.patch, _target(of), of.state, meaning))
     table(("recipe", "patch", "on", "", ""), rows)
     for finding in found:
         if not finding.good and (finding.details or finding.commits):
@@ -371,11 +369,6 @@ def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
 def _target(finding: PatchFinding) -> str:
     named = finding.target if finding.target != finding.commit else ""
     return f"{named} {finding.commit[:9]}".strip()
-
-
-def _meaning(finding: PatchFinding) -> str:
-    details = finding.details if finding.good else ()
-    return ": ".join([finding.state.meaning, *(["; ".join(details)] if details else [])])
 
 
 def print_change(change: RecipeChange[Recipe], findings: Sequence[PatchFinding]) -> None:
@@ -430,11 +423,11 @@ def check(
         print_json([asdict(finding) for finding in findings])
     elif findings or not failures:
         print_findings(findings, notes)
-    bad = misfits(findings)
+    bad = _misfits(findings)
     if bad:
         what = f"{len(bad)} of the patches do not apply to their own pin"
         raise PatchError(what, "\n".join([*bad, *failures]))
-    raise_failures(failures, "patch check")
+    _raise_failures(failures, "patch check")
 
 
 @patch_group.command()

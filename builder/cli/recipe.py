@@ -131,7 +131,9 @@ def check(
     for each in of_recipes:
         chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}
     of_presets = [
-        lint.Checked(name, "\n".join(map(str, of.problems)), preset_files.warnings_of(of, loaded))
+        lint.Checked(
+            name, "\n".join(map(str, of.problems)), (*preset_files.warnings_of(of, loaded),)
+        )
         for name, of in chosen.items()
     ]
     checked = [*of_recipes, *of_presets]
@@ -148,7 +150,6 @@ def check(
 
 
 def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> None:
-    """Raise ``RecipeError`` if one of them is invalid, or with ``strict`` has a warning."""
     bad, good = [], []
     for noun, checked in found.items():
         names = [each.name for each in checked if each.error or (strict and each.warnings)]

@@ -7,11 +7,10 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,7 +26,7 @@ from builder.core.platforms import platform_of
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
     from builder.build.reports import EnginePaths
-    from builder.presets.fit import Fit, FitTrial, LoadedFile
+    from builder.presets.fit import Fit, FitTrial
     from builder.presets.images import Launch
     from builder.presets.models import Progress
     from builder.presets.run import Running
@@ -308,15 +307,8 @@ def download_bars() -> Iterator[Progress]:
 # ``builder export``.
 
 
-class Format(StrEnum):
-    """The keys of ``exports.FORMATS``, which are slow to import: help names them."""
-
-    COMPOSE = "compose"
-    SCRIPT = "docker-run"
-    HELM = "helm"
-    KUBERNETES = "kubernetes"
-    LLAMA_SWAP = "llama-swap"
-    QUADLET = "quadlet"
+# The keys of ``exports.FORMATS``, which are slow to import: help names them.
+Format = Literal["compose", "docker-run", "helm", "kubernetes", "llama-swap", "quadlet"]
 
 
 def export(
@@ -340,7 +332,7 @@ def export(
     ),
     cpu: bool = flag("--cpu", "Run on the CPU: slow, and needs no GPU."),
     form: Format = option(
-        "--format", "Program that reads the files; docker-run is a shell script.", Format.SCRIPT
+        "--format", "Program that reads the files; docker-run is a shell script.", "docker-run"
     ),
     output: Path | None = options.output_option(
         "Write the files to this directory. Default: a single file is printed."
@@ -397,7 +389,6 @@ def export(
 
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
-    """Write all files; raises ``WorldError`` before the first where one is there and differs."""
     another = "name another directory: --output DIR"
     require_writable(output, another)
     try:
@@ -426,8 +417,7 @@ def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
 
 MODEL = "FILE|URL|REPO:FILE"
 FOLDER = f"{MODEL}|FOLDER|REPO"
-MEMORY = ("memory", "context")
-"""The figures of a card that decide whether a model fits."""
+MEMORY = ("memory", "context")  # the figures of a card that decide whether a model fits
 
 
 def fit(
@@ -494,15 +484,14 @@ def fit(
         print_json(found.model_dump(mode="json"))
     else:
         _print_fit(found)
-    require_fits(found)
+    _require_fits(found)
 
 
-def require_fits(found: Fit) -> None:
-    """Raise ``FitError`` where no context that was tried fits."""
+def _require_fits(found: Fit) -> None:
     from builder.presets.fit import advice
 
     if found.largest is None:
-        what = f"{found.model.name} does not fit on {_cards(found)}"
+        what = f"{found.model['name']} does not fit on {_cards(found)}"
         raise FitError(what, found.trials[0].why, advice(found))
 
 
@@ -512,9 +501,9 @@ def _print_fit(found: Fit) -> None:
     header = ("context", "", *places, "peak", *kinds, "CUDA context", "why not")
     table(header, [row for trial in found.trials for row in _rows(trial, kinds)])
     unverified = {
-        f"{card.name}: {', '.join(named)}": None
+        f"{card['name']}: {', '.join(named)}": None
         for card in found.cards
-        if (named := [figure for figure in MEMORY if figure in card.unverified])
+        if (named := [figure for figure in MEMORY if figure in card["unverified"]])
     }
     line("")
     pairs(
@@ -539,7 +528,7 @@ def largest(found: Fit) -> str:
         return "none"
     refused = [each.context for each in found.trials if each.context > found.largest]
     why = f"{refused[0]} does not fit" if refused else "the largest that was tried"
-    if found.largest == found.model.context:
+    if found.largest == found.model["context"]:
         why = "the model's maximum"
     return f"{found.largest} tokens: {why}"
 
@@ -547,7 +536,7 @@ def largest(found: Fit) -> str:
 def warning(found: Fit) -> str:
     """A warning about contexts that the model does not have, that were not filled, for which the
     card had just enough room, or that do not fit although a larger one does."""
-    maximum, fitting = found.model.context, [each for each in found.trials if each.fits]
+    maximum, fitting = found.model["context"], [each for each in found.trials if each.fits]
     beyond = [str(each.context) for each in fitting if maximum and each.context > maximum]
     texts = [f"more than the model's maximum of {maximum}: {', '.join(beyond)}"] if beyond else []
     part = [f"{each.filled} of {each.context}" for each in fitting if not each.is_filled]
@@ -562,15 +551,15 @@ def warning(found: Fit) -> str:
     return "; ".join(texts)
 
 
-def _model(file: LoadedFile | None) -> str:
+def _model(file: Mapping[str, Any] | None) -> str:
     if file is None:
         return ""
-    longest = f", the model's maximum: {file.context} tokens" if file.context else ""
-    return f"{file.name}, {sizes.shown(file.size)}: {sizes.shown(file.read)} read{longest}"
+    longest = f", the model's maximum: {file['context']} tokens" if file["context"] else ""
+    size, read = sizes.shown(file["size"]), sizes.shown(file["read"])
+    return f"{file['name']}, {size}: {read} read{longest}"
 
 
 def _paths(trials: Sequence[FitTrial]) -> str:
-    """The paths that the engine took with the largest context, of those that fit if one does."""
     from simulator.work import texts_by_work
 
     *_, last = [trial for trial in trials if trial.fits] or trials
@@ -578,7 +567,7 @@ def _paths(trials: Sequence[FitTrial]) -> str:
 
 
 def _cards(found: Fit) -> str:
-    return " and ".join(f"{card.name}, {sizes.card(card.memory)}" for card in found.cards)
+    return " and ".join(f"{card['name']}, {sizes.card(card['memory'])}" for card in found.cards)
 
 
 def _rows(trial: FitTrial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -642,35 +631,32 @@ def paths(
         if each.stated:
             line(f"{each.recipe}: {each.stated}")
     if len(found) == 1:
-        table(("model", "work", "path", "launches"), list(_path_rows(found[0])))
+        rows = [
+            (model, each.work, each.text, f"{each.launches:,}")
+            for model, paths in found[0].by_model.items()
+            for each in paths
+        ]
+        table(("model", "work", "path", "launches"), rows)
     else:
-        rows = list(_path_differences(*found))
-        table(("model", "work", *names), rows)
-        if not rows:
+        differences = list(_path_differences(*found))
+        table(("model", "work", *names), differences)
+        if not differences:
             log("no path differs with the models that both were started with")
 
 
 def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
-    """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
     from builder.build.reports import EnginePaths
     from builder.presets import cards
     from builder.presets.fit import FitRequest, fit
 
     here = [cards.load(session.catalog.root, card)]
     found = fit(session, name, FitRequest(model, None, None, here, [CONTEXT], search=False))
-    require_fits(found)
+    _require_fits(found)
     (trial,) = found.trials
-    return EnginePaths(name, {found.model.name: trial.paths}, trial.stated)
-
-
-def _path_rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:
-    for model, paths in found.by_model.items():
-        for each in paths:
-            yield model, each.work, each.text, f"{each.launches:,}"
+    return EnginePaths(name, {found.model["name"]: trial.paths}, trial.stated)
 
 
 def _path_differences(before: EnginePaths, after: EnginePaths) -> Iterator[tuple[str, ...]]:
-    """The kinds of work that take other paths with the same model."""
     from simulator.work import texts_by_work
 
     for model in filter(after.by_model.__contains__, before.by_model):

@@ -1,30 +1,27 @@
-"""The life of a server: ``ps``, ``logs``, ``stop``, ``rm``, ``update``, ``pull``."""
+"""Servers: ``ps``, ``logs``, ``stop``, ``rm``, ``update``, ``pull``; and ``clean``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from builder.cli import options
-from builder.cli.options import catalog_at, farm, flag, option, user_settings
-from builder.cli.run import (
-    Target,
-    agreed,
-    build_image,
-    download_bars,
-    print_started,
-    wanted,
-)
-from builder.cli.terminal import can_ask, line, log, print_json, table
-from builder.core.errors import Interrupted, UsageError, WorldError
+from builder.cli.options import argument, catalog_at, farm, flag, option, user_settings
+from builder.cli.run import Target, agreed, build_image, download_bars, print_started, wanted
+from builder.cli.terminal import can_ask, counted, line, log, paragraph, print_json, table
+from builder.core import sizes
+from builder.core.errors import Interrupted, UsageError, WorldError, suggestion
 from builder.core.log import duration
 
 if TYPE_CHECKING:
+    from builder.build.clean import Row
     from builder.presets.images import Launch
     from builder.presets.run import Outdated, Running
     from builder.presets.servers import Found
@@ -88,7 +85,6 @@ def _ago(time: str) -> str:
 
 
 def _compared(servers: list[Found]) -> Iterator[Outdated]:
-    """The servers of this checkout, compared with its recipes and presets."""
     from builder.presets.run import compared
 
     recipes, loaded = catalog_at(), user_settings()
@@ -162,16 +158,6 @@ def _chosen(names: list[str] | None, *, every: bool) -> list[Found]:
     return [each for each in all_servers() if each.checkout == root]
 
 
-def _own(names: list[str]) -> list[Found]:
-    """The servers of these names; raises ``UsageError`` where one is of another checkout."""
-    found, root = _named(*names), str(farm().resolve())
-    for each in found:
-        if each.checkout != root:
-            what = f"{each.name} is a server of another checkout"
-            raise UsageError(what, hint=f"update it there: cd {each.checkout}")
-    return found
-
-
 def update(
     names: Servers = None,
     *,
@@ -186,7 +172,10 @@ def update(
     """
     from builder.presets.servers import all_servers
 
-    found = _own(names) if names else all_servers()
+    found, root = _named(*names) if names else all_servers(), str(farm().resolve())
+    if names and (other := next((each for each in found if each.checkout != root), None)):
+        what = f"{other.name} is a server of another checkout"
+        raise UsageError(what, hint=f"update it there: cd {other.checkout}")
     compared = [*_compared(found)]
     steps = list(dict.fromkeys(step for each in compared for step in each.steps()))
     for each in compared:
@@ -206,7 +195,6 @@ def update(
 
 
 def _obtained(job: Launch, replaces: Found | None = None, *, start: bool = True) -> Running:
-    """Image and models without a question, and the server if it is to ``start``."""
     from builder.presets.run import launch
 
     with download_bars() as bars:
@@ -228,3 +216,103 @@ def pull(target: Target) -> None:
     A published image is pulled; any other one is built. An interrupted download continues.
     """
     _obtained(wanted(target), start=False)
+
+
+# ``builder clean``.
+
+MOST = 12  # things of a kind that are named
+
+
+def clean(
+    what: list[str] | None = argument(
+        "WHAT",
+        "Names of the table, or all. Default: images, bases, reproduced, work, which nobody needs.",
+        None,
+    ),
+    model: list[str] | None = option(
+        "--model NAME", "Remove this file of the models directory: OWNER/NAME/FILE; repeatable."
+    ),
+    dry_run: bool = flag("--dry-run", "Show what would be removed, and remove nothing."),
+    yes: bool = option("--yes -y", "Remove without a question.", False),
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show what Docker, the caches and the state directory hold, and remove what nobody needs.
+
+    First a table shows all kinds of things with their sizes. Then the ones that are named are
+    removed, after a question or with --yes. What is in use stays: images of containers, of tags
+    and of today's recipes, and everything while another run of this user is at work (exit code 9).
+    Caches are removed only by name: they cost the time or the download to make them again; images
+    of other checkouts only as gone, which all leaves out; models only with --model. Without Docker,
+    the rest is cleaned.
+    """
+    from builder.build import clean as things
+    from builder.docker.usage import usage as held
+
+    recipes, loaded, usage = catalog_at(), user_settings(), None
+    log("asking Docker what it holds")
+    try:
+        usage = held()
+    except WorldError as error:
+        if model or {*(what or ())} & {*things.OF_DOCKER}:
+            raise
+        log(f"{error.what}: only files are cleaned. {error.why}")
+    rows = things.of_docker(recipes, usage) if usage else []
+    rows += things.of_files(loaded, usage.images if usage else None)
+    folder = loaded.models_dir.expanduser().absolute()
+    models = things.models_of(folder, usage)
+    chosen = things.chosen(rows, what or []) if what or not model else []
+    chosen += _models(models, folder, model or [])
+    if as_json:
+        own = [row for row in chosen if row.name == models.name]
+        found = [
+            {**asdict(row), "size": row.size, "chosen": any(row is each for each in chosen)}
+            for row in [*rows, models, *own]
+        ]
+        print_json({"rows": found, "bytes": sum(row.size for row in chosen)})
+    else:
+        _print([*rows, models], chosen)
+    if dry_run or not chosen:
+        return
+    if not yes:
+        if as_json or not can_ask():
+            log("nothing is removed: --yes removes it")
+            return
+        if not typer.confirm("Remove this?", default=False, err=True):
+            return
+    stayed = [*things.remove(chosen, loaded, log)]
+    for why in stayed:
+        log(f"stays: {why}")
+    if stayed:
+        raise WorldError(f"{counted(len(stayed), 'thing')} could not be removed")
+
+
+def _models(models: Row, folder: Path, names: Sequence[str]) -> list[Row]:
+    from builder.build.clean import Row
+
+    found = Row(models.name, models.about)
+    for name in names:
+        path = str(folder / name)
+        if path not in models.things:
+            known = [str(Path(each).relative_to(folder)) for each in models.things]
+            if Path(path).is_file():
+                raise UsageError(f"a container serves {name}", hint="`builder ps` lists servers")
+            what = f"no model is named {name}{suggestion(name, known)}"
+            raise UsageError(what, f"looked in {folder}", "`builder clean` lists the models")
+        found.add(path, models.things[path])
+    return [found] if names else []
+
+
+def _print(rows: Sequence[Row], chosen: Sequence[Row]) -> None:
+    cells = [(row.name, sizes.shown(row.size), row.about) for row in rows if row.things]
+    table(("what", "size", "for"), cells, wraps="for")
+    models = [row for row in rows if row.name == "models" and row not in chosen]
+    for title, shown in (("Models", models), ("To remove", chosen)):
+        for row in shown:
+            names = [f"{sizes.shown(size)}  {name}" for name, size in row.things.items()]
+            more = [f"and {len(names) - MOST} more: --json has all"] if len(names) > MOST else []
+            of = f"{title}: {row.name}" if title != "Models" else title
+            paragraph(f"{of}, {sizes.shown(row.size)}", [*names[:MOST], *more])
+    if chosen:
+        line(f"\ntogether {sizes.shown(sum(row.size for row in chosen))}")
+    else:
+        line("\nnothing to remove that nobody needs; name what else: `builder clean ccache`")

@@ -7,20 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
+from rich import progress as bars
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from builder.build.build import BuildSession
 from builder.build.log import BuildStep, step_name
@@ -37,14 +26,14 @@ from builder.core.platforms import Platform
 QUIET = 15.0  # seconds between two lines of progress without a terminal
 
 
-class CompileColumn(ProgressColumn):
+class CompileColumn(bars.ProgressColumn):
     """Another column, shown only while the number of steps is known."""
 
-    def __init__(self, column: ProgressColumn) -> None:
+    def __init__(self, column: bars.ProgressColumn) -> None:
         super().__init__()
         self._column = column
 
-    def render(self, task: Task) -> RenderableType:
+    def render(self, task: bars.Task) -> RenderableType:
         """The other column's cell, or nothing."""
         return "" if task.total is None else self._column(task)
 
@@ -60,19 +49,19 @@ class BuildProgress:
         self.on_verdict = write_verdict
         self._console = err() if console is None else console
         self._live = self._console.is_terminal
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            CompileColumn(BarColumn(bar_width=40)),
-            CompileColumn(MofNCompleteColumn()),
-            TimeElapsedColumn(),
-            CompileColumn(TextColumn("left")),
-            CompileColumn(TimeRemainingColumn()),
+        self._progress = bars.Progress(
+            bars.SpinnerColumn(),
+            bars.TextColumn("{task.description}"),
+            CompileColumn(bars.BarColumn(bar_width=40)),
+            CompileColumn(bars.MofNCompleteColumn()),
+            bars.TimeElapsedColumn(),
+            CompileColumn(bars.TextColumn("left")),
+            CompileColumn(bars.TimeRemainingColumn()),
             console=self._console,
             transient=True,
         )
         self._lock = Lock()  # work beside a build reports, too
-        self._task: TaskID | None = None
+        self._task: bars.TaskID | None = None
         self._printed_at = 0.0
         self._total: int | None = None
         self._stage = ""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -34,34 +34,31 @@ if TYPE_CHECKING:
 # Presets as tables: of ``builder list --presets`` and ``builder show PRESET``.
 
 
-def print_all(presets: Presets, *, as_json: bool) -> None:
-    """Print all presets; raises ``RecipeError`` if some are invalid."""
+def _print_all(presets: Presets, *, as_json: bool) -> None:
     if as_json:
-        print_json(
+        found = [
             {
-                "presets": [
-                    {
-                        "name": name,
-                        "preset": _dumped(entry.preset) if entry.preset else None,
-                        "problems": [str(problem) for problem in entry.problems],
-                    }
-                    for name, entry in presets.entries.items()
-                ]
+                "name": name,
+                "preset": _dumped(entry.parsed) if entry.parsed else None,
+                "problems": [str(problem) for problem in entry.problems],
             }
-        )
-    else:
-        rows = [
-            (of.name, of.preset.recipe, _cards(of.preset), _speed(of.preset), of.preset.summary)
-            for of in presets.valid()
+            for name, entry in presets.entries.items()
         ]
+        print_json({"presets": found})
+    else:
+        rows = []
+        for of in presets.valid():
+            published = of.preset.published
+            # With its unit: a table that is not for a terminal has no header.
+            speed = f"{_figures(published.tokens_per_second)} tokens/s" if published else ""
+            rows.append((of.name, of.preset.recipe, _cards(of.preset), speed, of.preset.summary))
         header = ("preset", "recipe", "card", "speed", "summary")
         table(header, rows, drops=("recipe", "card", "summary", "speed"), wraps="summary")
     if presets.problems():
         raise RecipeError("some presets are invalid", problems=presets.problems())
 
 
-def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
-    """Print a preset: models, options, figures and caveats."""
+def _print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
     from builder.presets import command
     from builder.presets.schema import TABLES
 
@@ -111,13 +108,6 @@ def _dumped(preset: Preset) -> dict[str, Any]:
 
 def _cards(preset: Preset) -> str:
     return f"{preset.cards} x {preset.card}" if preset.cards > 1 else preset.card
-
-
-def _speed(preset: Preset) -> str:
-    """With its unit: a table that is not for a terminal has no header."""
-    if preset.published is None:
-        return ""
-    return f"{_figures(preset.published.tokens_per_second)} tokens/s"
 
 
 def _figures(found: Figures | None) -> str:
@@ -176,62 +166,41 @@ NAMED = re.compile(r'^recipe\s*=\s*"([^"]+)"', re.MULTILINE)
 """The recipe of a preset's file: it stands before the first table."""
 
 
-class Checked(NamedTuple):
-    """What is known of a recipe's image without reading it: of this machine, else of trials/."""
-
-    size: int
-    """Bytes to download."""
-    passed: int
-    bad: int
-    """Checks that failed or could not be run."""
-    day: str
-    commit: str
-    """The source's; empty: not known."""
-    key: str
-    """Its build key."""
-    platform: Platform
-    here: bool
-    """Whether this machine checked it."""
-    today: bool | None = None
-    """Whether it is of the recipe as it is now; None: not known."""
-    uncompared: str = ""
-    """Operations and ways to draft that no check compared; empty: none, or not known."""
-
-    @property
-    def text(self) -> str:
-        """The checks in two words."""
-        return f"{self.bad} failed" if self.bad else f"{self.passed} passed"
-
-
 def checked(
     root: Path, name: str, state: Path | None, platform: Platform | None = None
-) -> Checked | None:
-    """The newest record of a recipe's image, else its file of trials/; None: there is neither.
+) -> dict[str, Any] | None:
+    """What is known of a recipe's image without reading it; None: nothing.
+
+    By the newest record of this machine (``here``), else the file of trials/: ``size`` in bytes to
+    download; the numbers of checks that ``passed``, and of ``bad`` ones, which failed or could not
+    be run; ``day``; ``commit`` of the source; build ``key``; ``platform``; ``today``: whether it is
+    of the recipe as it is now; ``uncompared``: operations and ways to draft that no check compared.
 
     Only these figures are read: the types of a record take longer to import than the command runs.
     """
+    unknown: dict[str, Any] = {"today": None, "uncompared": ""}
     found = []
     for file in (state / "records" / name).glob("*.json") if state else ():
         with suppress(OSError, ValueError, LookupError, TypeError):
             kept = json.loads(file.read_bytes())
             states = Counter(each["state"] for each in kept["verdict"]["checks"])
             bad = states["failed"] + states["untried"]
-            day, commit = kept["created"], kept.get("commit", "")
-            size = kept["verdict"]["download_size"]
-            of = kept["key"], kept["platform"]
             left = "; ".join(each["found"] for each in kept["verdict"]["checks"] if _left(each))
-            about = size, states["passed"], bad, day, commit, *of
-            found.append(Checked(*about, here=True, uncompared=left))
+            checks = {"passed": states["passed"], "bad": bad}
+            about = {"day": kept["created"], "commit": kept.get("commit", ""), "key": kept["key"]}
+            where = {"platform": kept["platform"], "here": True}
+            size = kept["verdict"]["download_size"]
+            found.append({"size": size, **checks, **about, **where, **unknown, "uncompared": left})
     with suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads((root / "trials" / f"{name}.json").read_bytes())
         if not found:
-            bad = sum(kept["failed"].values())
-            size, day, commit = kept["download_size"], kept["created"], kept["commit"]
-            of = kept["key"], kept["platform"]
-            found.append(Checked(size, kept["checks"], bad, day, commit, *of, here=False))
-    of_platform = [each for each in found if platform in {None, each.platform}]
-    newest = max(of_platform, key=lambda each: each.day, default=None)
-    return newest._replace(day=newest.day[:10]) if newest else None
+            checks = {"passed": kept["checks"], "bad": sum(kept["failed"].values())}
+            about = {"day": kept["created"], "commit": kept["commit"], "key": kept["key"]}
+            where = {"platform": kept["platform"], "here": False}
+            found.append({"size": kept["download_size"], **checks, **about, **where, **unknown})
+    of_platform = [each for each in found if platform in {None, each["platform"]}]
+    newest = max(of_platform, key=lambda each: str(each["day"]), default=None)
+    return {**newest, "day": newest["day"][:10]} if newest else None
 
 
 def _left(check: dict[str, Any]) -> bool:
@@ -241,8 +210,7 @@ def _left(check: dict[str, Any]) -> bool:
     return check["state"] == "skipped" and check["subject"] in subjects
 
 
-def presets_of(root: Path) -> dict[str, list[str]]:
-    """The presets by the recipe that they name."""
+def _presets_of(root: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for file in sorted((root / "presets").glob("*.toml")):
         text = file.read_text("utf-8", "replace") if file.is_file() else ""
@@ -273,7 +241,7 @@ def list_recipes(
     if presets:
         from builder.presets.catalog import with_recipes
 
-        print_all(with_recipes(root)[0], as_json=as_json)
+        _print_all(with_recipes(root)[0], as_json=as_json)
         return
     found = catalog_at()
     if as_json:
@@ -334,14 +302,15 @@ def _state_dir() -> Path | None:
 def _print_recipes(root: Path, found: Catalog, *, everything: bool) -> None:
     from builder.recipes.schema import by_version
 
-    presets, state, rows = presets_of(root), _state_dir(), []
+    presets, state, rows = _presets_of(root), _state_dir(), []
     recipes = [entry.recipe for entry in found.engines.values() if entry.recipe is not None]
     shown = [each for each in recipes if everything or not each.kept]
     for recipe in sorted(shown, key=by_version):
         code = [each for name in recipe.platform for each in recipe.on(name).cuda.arch]
         kept, facts = checked(root, recipe.name, state), [recipe.name, " ".join(code)]
-        facts += [sizes.shown(kept.size), kept.text] if kept else ["", ""]
-        facts += [kept.day if kept and kept.here else ""]
+        facts += [sizes.shown(kept["size"]) if kept else ""]
+        passed = kept and (f"{kept['bad']} failed" if kept["bad"] else f"{kept['passed']} passed")
+        facts += [passed or "", kept["day"] if kept and kept["here"] else ""]
         facts += [str(len(presets.get(recipe.name, [])) or "")]
         facts += [recipe.family, recipe.base, recipe.kept or ""] if everything else []
         rows.append((*facts, recipe.summary))
@@ -378,7 +347,8 @@ def show(
     from builder.presets import is_preset
 
     root = farm()
-    named = is_preset(recipe) or _is_recipe(root, recipe) or _is_base(root, recipe)
+    is_base = (root / "recipes" / "bases" / f"{recipe}.toml").exists()
+    named = is_preset(recipe) or _is_recipe(root, recipe) or is_base
     target = recipe if named else _meant(root, recipe)
     if is_preset(target):
         from builder.presets.catalog import with_recipes
@@ -386,7 +356,7 @@ def show(
         if dockerfile or inputs or flags:
             raise typer.BadParameter("a preset has no Dockerfile, flags or inputs: name its recipe")
         presets, recipes = with_recipes(root)
-        print_one(presets.preset(target), recipes, as_json=as_json)
+        _print_one(presets.preset(target), recipes, as_json=as_json)
     elif dockerfile or inputs or (as_json and not flags):
         _show_plan(root, target, platform, dockerfile=dockerfile, as_json=as_json)
     elif not _is_recipe(root, target):
@@ -402,12 +372,7 @@ def _is_recipe(root: Path, name: str) -> bool:
     return any(stem == name or stem.startswith(f"{name}-") for stem in stems)
 
 
-def _is_base(root: Path, name: str) -> bool:
-    return name in {file.stem for file in (root / "recipes" / "bases").glob("*.toml")}
-
-
 def _meant(root: Path, name: str) -> str:
-    """The preset that a short name means on this machine."""
     from builder.core import settings
     from builder.presets.choose import of_farm, resolved
 
@@ -434,10 +399,10 @@ def explanation(root: Path, name: str, platform: Platform | None) -> dict[str, A
     kept = checked(root, found["name"], _state_dir(), platform)
     if kept is not None:
         with suppress(BuilderError):  # such as a source tree that is missing
-            keys = Resolver(catalog, "amd64").recipe_keys(found["name"], kept.platform)
-            kept = kept._replace(today=kept.key in keys)
-    presets = presets_of(root).get(found["name"], [])
-    return {**found, "presets": presets, "checked": kept._asdict() if kept else None}
+            keys = Resolver(catalog, "amd64").recipe_keys(found["name"], kept["platform"])
+            kept["today"] = kept["key"] in keys
+    presets = _presets_of(root).get(found["name"], [])
+    return {**found, "presets": presets, "checked": kept}
 
 
 def print_explanation(found: dict[str, Any], *, flags: bool) -> None:
@@ -495,22 +460,21 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _of_image(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is known of the built image: its size, its checks, and another source than today's."""
     if found["checked"] is None:
         return [("checked", "never: neither on this machine nor in trials/")]
-    of = Checked(**found["checked"])
-    where = "on this machine" if of.here else "elsewhere (trials/)"
-    refused = f", {of.bad} did not" if of.bad else ""
-    text = f"{of.passed} checks passed{refused} on {of.day}, {where}"
+    of = found["checked"]
+    where = "on this machine" if of["here"] else "elsewhere (trials/)"
+    refused = f", {of['bad']} did not" if of["bad"] else ""
+    text = f"{of['passed']} checks passed{refused} on {of['day']}, {where}"
     if len(found["platforms"]) > 1:
-        text += f", for {of.platform}"
+        text += f", for {of['platform']}"
     known = [each for each in found["source"] if each.startswith("commit ")]
-    if of.commit and known and f"commit {of.commit}" not in known:
-        text += f"; that image was built from {of.commit[:12]}, not from the recipe's commit"
-    elif of.today is False:
+    if of["commit"] and known and f"commit {of['commit']}" not in known:
+        text += f"; that image was built from {of['commit'][:12]}, not from the recipe's commit"
+    elif of["today"] is False:
         text += "; that image is of an earlier state of the recipe, or of its base"
-    size = f"{sizes.shown(of.size)} to download"
-    return [("size", size), ("checked", text), ("numbers", of.uncompared)]
+    size = f"{sizes.shown(of['size'])} to download"
+    return [("size", size), ("checked", text), ("numbers", of["uncompared"])]
 
 
 def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:
@@ -528,7 +492,6 @@ def _print_patch(patch: dict[str, Any], *, flags: bool) -> None:
 
 
 def _below(title: str, about: dict[str, str]) -> None:
-    """A title that wraps, and its facts below it."""
     line("\n" + wrapped(title, "  ", ""))
     pairs({f"  {name}": value for name, value in about.items()}, wraps=True)
 

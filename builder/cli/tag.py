@@ -6,9 +6,8 @@ import sys
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -135,7 +134,7 @@ def _moving(recipe: str, tag: str, to: str | None) -> Iterator[tuple[Repository,
     """
     from builder.publish.tags import repository_of, require_moving
 
-    with only_run_with_tags(), _trust() as trust:
+    with _only_run_with_tags(), _trust() as trust:
         recipes = catalog_at()
         name = recipes.engine(recipe).recipe.image.repository
         repository = repository_of(recipes, recipe, log)
@@ -151,7 +150,6 @@ def _moving(recipe: str, tag: str, to: str | None) -> Iterator[tuple[Repository,
 
 @contextmanager
 def _trust() -> Iterator[Trust]:
-    """The keys that sign notes of moves, and whose notes count."""
     from builder.publish.signing import trust_of
 
     loaded = options.user_settings()
@@ -160,8 +158,7 @@ def _trust() -> Iterator[Trust]:
         yield trust_of(loaded, work)
 
 
-def only_run_with_tags() -> AbstractContextManager[None]:
-    """Keep other runs on this machine from moving or deleting tags meanwhile."""
+def _only_run_with_tags() -> AbstractContextManager[None]:
     from builder.publish.tags import TAGS
 
     loaded = options.user_settings()
@@ -182,7 +179,6 @@ def _print_move(move: Move, as_json: bool) -> None:
 
 
 def _update(move: Move) -> str:
-    """The size of the update of a move, for each platform of an index; empty where not known."""
     if move.updates:
         return ", ".join(f"{sizes.shown(size)} ({name})" for name, size in move.updates.items())
     return sizes.shown(move.update) if move.update is not None else ""
@@ -253,7 +249,6 @@ def prune(
 
 
 def _print_plan(plan: PrunePlan, deleted: Collection[str], *, delete: bool) -> int:
-    """Print the nightlies; the number of those that go."""
     rows = []
     for each in plan.candidates:
         created = minute(each.image.created.isoformat()) if each.image.created else ""
@@ -382,7 +377,7 @@ def push(
         return
     reasons = (reason if replace else None, reason if over_budget else None)
     allowed = Allowed(*reasons, tuple(drop_platform or ()))
-    with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
+    with _only_run_with_tags(), workspace(session.settings.cache_dir) as work:
         done = _pushed(session, recipe, allowed, work)
     if as_json:
         print_json(asdict(done))
@@ -419,22 +414,14 @@ def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) ->
 # ``builder sbom``.
 
 
-class BillFormat(StrEnum):
-    """A document about the contents of an image, or about its build."""
-
-    SPDX = "spdx"
-    PROVENANCE = "provenance"
-    VEX = "vex"
-
-
 def sbom(
     recipe: options.RecipeName,
     platform: options.OnePlatformOption = None,
-    form: BillFormat = option(
+    form: Literal["spdx", "provenance", "vex"] = option(
         "--format",
         "SPDX 2.3; or an in-toto statement: SLSA v1 provenance, or the known faults that the image "
         "mends or has (OpenVEX).",
-        BillFormat.SPDX,
+        "spdx",
     ),
     published: str | None = reference_option(
         "--from",
@@ -453,7 +440,7 @@ def sbom(
     from builder.publish.tags import repository_of
     from builder.publish.verdicts import SLSA
 
-    kind = {BillFormat.SPDX: SPDX, BillFormat.PROVENANCE: SLSA, BillFormat.VEX: VEX}[form]
+    kind = {"spdx": SPDX, "provenance": SLSA, "vex": VEX}[form]
     if published is not None:
         repository = repository_of(catalog_at(), recipe, log)
         files = attached(repository, published, kind, platform)

@@ -113,11 +113,10 @@ def table(
 
 
 def _print_short(drawn: Table) -> None:
-    """Print a table without the blanks at the end of its lines."""
     with out().capture() as captured:
         out().print(drawn)
     for each in captured.get().splitlines():
-        out().file.write(f"{each.rstrip()}\n")
+        out().file.write(f"{each.rstrip()}\n")  # without the blanks at its end
 
 
 def _tabbed(rows: Sequence[Sequence[str]]) -> None:

@@ -18,16 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder import __version__
-from builder.checks.server import (
-    ModelList,
-    NotServingError,
-    ServerClient,
-    ServeSpec,
-    UnansweredError,
-    arguments_of,
-    launched,
-    offloaded,
-)
+from builder.checks import server as serving
 from builder.checks.speed import RunSettings, measure
 from builder.core.errors import ReceiptError, SmokeError, UntriedError, WorldError
 from builder.core.json_model import first_error
@@ -37,15 +28,6 @@ from builder.docker import engine as docker
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.engines.servers import API_FLAVORS, flavor_of
 from builder.presets import receipts
-from builder.presets.receipts import (
-    MeasuredCard,
-    MeasuredImage,
-    Receipt,
-    ReceiptFigures,
-    ReceiptModel,
-    Request,
-    quantile,
-)
 from builder.presets.schema import Generation
 from builder.recipes.fields import Text, Value
 from builder.recipes.probes import Serve
@@ -83,8 +65,7 @@ class Benchmark(BaseModel):
     """Files by role: name, size in bytes, sha256; or the name that the server lists."""
     machine: Mapping[str, Any]
     """GPUs (name, compute capability, driver, memory in MiB), CPU, engine, kernel."""
-    settings: Mapping[str, Any]
-    """Prompt, tokens, sampling, seeds, warm-ups."""
+    settings: Mapping[str, Any]  # prompt, tokens, sampling, seeds, warm-ups
     points: tuple[Point, ...]
     created: str  # RFC 3339, UTC
     builder: str
@@ -104,53 +85,22 @@ def parse_results(text: str) -> Benchmark:
 DECISIVE = frozenset({"gpus", "files", "prompt", "tokens", "temperature", "top_k", "min_p", "fill"})
 
 
-@dataclass(frozen=True, slots=True)
-class SettingDifference:
-    """A setting or a fact that differs between the two benchmarks."""
+def compare(first: Benchmark, second: Benchmark) -> dict[str, list[dict[str, Any]]]:
+    """Compare the context sizes that both have; raises ``ValueError`` if there is none.
 
-    what: str
-    first: str
-    second: str
-    decisive: bool  # it makes the benchmarks incomparable
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedPoint:
-    """One context size, in both benchmarks."""
-
-    context: int | None
-    first: float  # mean tokens per second
-    second: float
-    ratio: float  # second / first
-    interval: tuple[float, float] | None  # of the ratio, by ``ratio_interval``
-    verdict: Literal["faster", "slower", "no difference shown"]
-    acceptance: tuple[float | None, float | None]  # mean share of the drafted tokens
-
-
-@dataclass(frozen=True, slots=True)
-class BenchComparison:
-    """One row for each common context size, and the differences."""
-
-    rows: tuple[ComparedPoint, ...]
-    differences: tuple[SettingDifference, ...]
-
-    @property
-    def same(self) -> bool:
-        """Whether both measured the same on the same hardware."""
-        return not any(difference.decisive for difference in self.differences)
-
-
-def compare(first: Benchmark, second: Benchmark) -> BenchComparison:
-    """Compare the context sizes that both have; raises ``ValueError`` if there is none."""
+    ``rows`` have a context each: means of tokens per second, their ratio (second / first) with its
+    interval by ``ratio_interval``, a verdict, and the mean shares of the drafted tokens that were
+    accepted.  ``differences`` are settings and facts; a decisive one makes the two incomparable.
+    """
     others = {point.context: point for point in second.points}
     pairs = [(p, others[p.context]) for p in first.points if p.context in others]
     if not pairs:
         raise ValueError("they have no context size in common")
-    rows = (_row(one, other) for one, other in pairs)
-    return BenchComparison(tuple(rows), tuple(_differences(first, second)))
+    rows = [_row(one, other) for one, other in pairs]
+    return {"rows": rows, "differences": [*_differences(first, second)]}
 
 
-def _row(first: Point, second: Point) -> ComparedPoint:
+def _row(first: Point, second: Point) -> dict[str, Any]:
     one, other = ([run.tokens_per_second for run in each.runs] for each in (first, second))
     if not one or not other:
         raise ValueError("one of them has no runs")
@@ -158,15 +108,16 @@ def _row(first: Point, second: Point) -> ComparedPoint:
     interval = ratio_interval(one, other)
     shown = interval is not None and not interval[0] <= 1 <= interval[1]
     ratio = means[1] / means[0]
-    direction: Literal["faster", "slower"] = "faster" if ratio > 1 else "slower"
-    return ComparedPoint(
-        first.context,
-        *means,
-        ratio,
-        interval,
-        direction if shown else "no difference shown",
-        (_acceptance(first), _acceptance(second)),
-    )
+    verdict = "faster" if ratio > 1 else "slower"
+    return {
+        "context": first.context,
+        "first": means[0],
+        "second": means[1],
+        "ratio": ratio,
+        "interval": interval,
+        "verdict": verdict if shown else "no difference shown",
+        "acceptance": (_acceptance(first), _acceptance(second)),
+    }
 
 
 def _acceptance(point: Point) -> float | None:
@@ -193,11 +144,11 @@ def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
         return ratio, ratio
     sizes = (len(first), len(second))
     freedom = total**2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
-    reach = quantile(freedom) * math.sqrt(total)
+    reach = receipts.quantile(freedom) * math.sqrt(total)
     return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
-def _differences(first: Benchmark, second: Benchmark) -> Iterator[SettingDifference]:
+def _differences(first: Benchmark, second: Benchmark) -> Iterator[dict[str, Any]]:
     pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
         (_hardware(first), _hardware(second)),
         (first.machine, second.machine),
@@ -209,8 +160,8 @@ def _differences(first: Benchmark, second: Benchmark) -> Iterator[SettingDiffere
     for one, other in pairs:
         for name in [*one, *(name for name in other if name not in one)]:
             if name not in seen and one.get(name) != other.get(name):
-                values = (_shown(one.get(name)), _shown(other.get(name)))
-                yield SettingDifference(name, *values, name in DECISIVE)
+                values = {"first": _shown(one.get(name)), "second": _shown(other.get(name))}
+                yield {"what": name, **values, "decisive": name in DECISIVE}
             seen.add(name)
 
 
@@ -235,22 +186,11 @@ LOADING = 1800.0  # seconds: a large model from a slow disk
 LIST_TIMEOUT = 30.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class ServedImage:
-    """An image of the engine, the model that it serves, and how it is started."""
-
-    reference: str
-    image: docker.Image
-    serve: Serve
-    port: int
-    model: Path
-    draft: Path | None = None
-    extra: Sequence[str] = ()  # more flags for the server, after the recipe's
-    verbose: bool = False  # with a log that states where the model was loaded
-
-
 def of_image(
-    target: ServedImage,
+    image: docker.Image,
+    serve: Serve,
+    port: int,
+    spec: serving.ServeSpec,
     contexts: Sequence[int],
     settings: RunSettings,
     fill: float,
@@ -260,58 +200,56 @@ def of_image(
 ) -> Benchmark:
     """Start the image's server once for each size of the context, and measure.
 
+    ``spec`` has the model, the draft model, and flags for the server after the recipe's.
+
     ``fill`` is the share of the context that is filled before the prompt, from 0 to below 1; on the
     ``cpu`` no GPU of Docker's is used.
-    Raises ``SmokeError`` if the server does not serve, ``UntriedError`` if it cannot be started or
-    generates no text.
     """
-    if not flavor_of(target.serve).generates:
-        raise UntriedError(f"{target.reference} generates no text whose speed could be measured")
+    if not flavor_of(serve).generates:
+        raise UntriedError(f"{image.reference} generates no text whose speed could be measured")
     containers.remove_orphans()
     offered = not cpu and docker.engine().has_nvidia_runtime
     if not offered:
         log("measuring on the CPU" if cpu else "Docker offers no GPU: measuring on the CPU")
-    model = {"model": _described(target.model, log)}
-    if target.draft is not None:
-        model["draft"] = _described(target.draft, log)
+    files = {"model": spec.model, "draft": spec.draft}
+    model = {role: _described(file, log) for role, file in files.items() if file is not None}
     points: list[Point] = []
     seen: tuple[gpus.Gpu, ...] = ()
-    cards = gpus.ALL if offered else None
-    spec = ServeSpec(target.model, 0, target.draft, target.extra, cards, verbose=target.verbose)
+    spec = replace(spec, gpus=gpus.ALL if offered else None)
     for context in contexts:
-        log(f"context of {context} tokens: starting {target.reference}")
+        log(f"context of {context} tokens: starting {image.reference}")
         started = replace(spec, context=context, limited=False)
-        with launched(target.reference, target.serve, target.port, started) as server:
+        with serving.launched(image.reference, serve, port, started) as server:
             try:
                 server.wait(LOADING)
-            except NotServingError as error:
-                what = f"{target.reference} does not serve {target.model.name}"
+            except serving.NotServingError as error:
+                what = f"{image.reference} does not serve {model['model']['name']}"
                 raise SmokeError(what, str(error)) from error
             seen = gpus.visible_in(server.container) if offered else ()
             filled = replace(settings, fill=int(context * fill))
-            point = _point(server.client, target.serve, filled, "", context, log)
+            point = _point(server.client, serve, filled, "", context, log)
             points.append(replace(point, loaded=loaded(server.container.log())))
     subject = {
-        "image": target.reference,
-        "digest": target.image.digest,
-        "recipe": target.image.labels.get(LABEL_RECIPE, ""),
-        "key": target.image.labels.get(LABEL_KEY, ""),
-        "flags": [*arguments_of(target.serve, spec), *target.extra],
+        "image": image.reference,
+        "digest": image.digest,
+        "recipe": image.labels.get(LABEL_RECIPE, ""),
+        "key": image.labels.get(LABEL_KEY, ""),
+        "flags": [*serving.arguments_of(serve, spec), *spec.extra],
     }
     given = {**asdict(settings), "fill": fill}
-    return _benchmark(points, subject=subject, model=model, machine=machine(seen), settings=given)
+    here = {"gpus": [asdict(gpu) for gpu in seen], "cpu": _cpu()}
+    here |= {"engine": docker.engine().version, "kernel": platform.release()}
+    return _benchmark(points, subject=subject, model=model, machine=here, settings=given)
 
 
 def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> Benchmark:
-    """Measure a running server with OpenAI's API.
-
-    ``model`` is the name to request; empty: the server lists only one.  Raises
-    ``WorldError`` if it does not answer, ``SmokeError`` if a run fails.
-    """
-    client = ServerClient(url, key)
+    """Measure a running server with OpenAI's API; without ``model`` it must list only one."""
+    client = serving.ServerClient(url, key)
     try:
-        listed = [each.id for each in client.get("/v1/models", ModelList, LIST_TIMEOUT).data]
-    except UnansweredError as error:
+        listed = [
+            each.id for each in client.get("/v1/models", serving.ModelList, LIST_TIMEOUT).data
+        ]
+    except serving.UnansweredError as error:
         hint = "start the server, or give its URL, without /v1: http://localhost:8000"
         raise WorldError(f"{url} does not list its models", str(error), hint) from error
     if not model and len(listed) != 1:
@@ -326,12 +264,12 @@ def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> B
 
 def loaded(text: str) -> Loaded:
     """Where a server's log states that it put the models."""
-    layers = tuple((found.layers, found.of) for found in offloaded(text))
+    layers = tuple((found.layers, found.of) for found in serving.offloaded(text))
     return Loaded(layers, {str(kind): size for kind, size in report.logged(text).items()})
 
 
 def _point(
-    client: ServerClient,
+    client: serving.ServerClient,
     serve: Serve,
     settings: RunSettings,
     model: str,
@@ -342,7 +280,7 @@ def _point(
         api_flavor = API_FLAVORS[serve.api_flavor]
         warm_ups, runs = measure(client, api_flavor, settings, model=model, log=log)
         return Point(context, tuple(warm_ups), tuple(runs))
-    except UnansweredError as error:
+    except serving.UnansweredError as error:
         raise SmokeError("the server did not complete a run", str(error)) from error
 
 
@@ -360,16 +298,6 @@ def _described(file: Path, log: Log) -> dict[str, Any]:
     except OSError as error:
         raise UntriedError(f"cannot read {file}", str(error)) from error
     return {"name": file.name, "size": size, "sha256": digest.hexdigest()}
-
-
-def machine(seen: Sequence[gpus.Gpu]) -> dict[str, Any]:
-    """The machine: GPUs, CPU, engine and kernel."""
-    return {
-        "gpus": [asdict(gpu) for gpu in seen],
-        "cpu": _cpu(),
-        "engine": docker.engine().version,
-        "kernel": platform.release(),
-    }
 
 
 def _cpu() -> str:
@@ -390,20 +318,20 @@ SHORTEST = 4  # characters of a name that is looked for
 COMMON = frozenset({"root", "user", "localhost"})  # names that identify nobody
 
 
-def require_receipt(target: ServedImage, by: str | None) -> None:
-    """Raise ``ReceiptError`` where a benchmark of ``target`` could have no receipt.
+def require_receipt(image: docker.Image, spec: serving.ServeSpec, by: str | None) -> None:
+    """Raise ``ReceiptError`` where a benchmark of an image could have no receipt.
 
     The image must have a key, and no name or flag anything private.  The server's flags lose
     directories and secrets before.
     """
-    labels, leave_out = target.image.labels, "leave out --receipt"
-    image = {"recipe": labels.get(LABEL_RECIPE, ""), "key": labels.get(LABEL_KEY, "")}
-    words = receipts.redacted(target.extra)
-    files = {"--model": target.model, "--draft": target.draft}
+    labels, leave_out = image.labels, "leave out --receipt"
+    named = {"recipe": labels.get(LABEL_RECIPE, ""), "key": labels.get(LABEL_KEY, "")}
+    words = receipts.redacted(spec.extra)
+    files = {"--model": spec.model, "--draft": spec.draft}
     names = {option: file.name for option, file in files.items() if file is not None}
     texts = names | ({"--by": by} if by else {})
     try:
-        MeasuredImage(**image, digest=target.image.digest)
+        receipts.MeasuredImage(**named, digest=image.digest)
         FLAGS.validate_python(words)
         TEXTS.validate_python(texts)
     except ValidationError as error:
@@ -411,10 +339,10 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
     found = [receipts.private_argument(words)]
     for own in sorted(_own_names()):
         pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
-        named = [*filter(pattern.search, words)]
-        named += [option for option, text in names.items() if pattern.search(text)]
-        if named:
-            found.append(f"{named[0]!r} has the name of this machine or of its user: {own}")
+        having = [*filter(pattern.search, words)]
+        having += [option for option, text in names.items() if pattern.search(text)]
+        if having:
+            found.append(f"{having[0]!r} has the name of this machine or of its user: {own}")
     for name, text in texts.items():
         what = receipts.private(text)
         found += [f"{name} has {what}"] if what else []
@@ -430,45 +358,38 @@ def _own_names() -> set[str]:
     return {name for name in names if len(name) >= SHORTEST} - COMMON
 
 
-def of_benchmark(found: Benchmark, by: str | None = None) -> Receipt:
-    """The receipt of a benchmark of an image; ``by`` is who measured.
-
-    Raises ``ReceiptError`` for findings that a receipt cannot have, such as a card without a
-    compute capability.
-    """
+def of_benchmark(found: Benchmark, by: str | None = None) -> receipts.Receipt:
+    """The receipt of a benchmark of an image; ``by`` is who measured."""
+    gpus, settings = found.machine["gpus"], found.settings
+    shared = {name: settings[name] for name in ("temperature", "tokens", "top_k", "min_p", "fill")}
+    shared["prompt"] = hashlib.sha256(settings["prompt"].encode()).hexdigest()
+    fields = receipts.MeasuredCard.model_fields
+    image = {name: found.subject[name] for name in receipts.MeasuredImage.model_fields}
     try:
-        return _receipt(found, by)
+        measured = [
+            receipts.ReceiptFigures(
+                context=point.context or 0,
+                layers=list((point.loaded or Loaded()).layers),
+                memory=dict((point.loaded or Loaded()).memory),
+                warm_ups=list(point.warm_ups),
+                runs=list(point.runs),
+            )
+            for point in found.points
+        ]
+        return receipts.Receipt(
+            image=receipts.MeasuredImage(**image),
+            device="GPU" if gpus else "CPU",
+            cards=[receipts.MeasuredCard(**{key: gpu[key] for key in fields}) for gpu in gpus],
+            driver=gpus[0]["driver"] if gpus else "",
+            cpu=found.machine["cpu"],
+            model=receipts.ReceiptModel(**found.model["model"]),
+            draft=receipts.ReceiptModel(**found.model["draft"]) if "draft" in found.model else None,
+            arguments=receipts.redacted(found.subject["flags"]),
+            request=receipts.Request(**shared),
+            measured=measured,
+            by=by or None,
+            created=datetime.fromisoformat(found.created),
+            builder=found.builder,
+        )
     except ValidationError as error:
         raise ReceiptError("this run can have no receipt", first_error(error)) from error
-
-
-def _receipt(found: Benchmark, by: str | None) -> Receipt:
-    gpus, settings = found.machine["gpus"], found.settings
-    prompt = hashlib.sha256(settings["prompt"].encode()).hexdigest()
-    shared = {name: settings[name] for name in ("tokens", "top_k", "min_p", "fill")}
-    measured = [
-        ReceiptFigures(
-            context=point.context or 0,
-            layers=list((point.loaded or Loaded()).layers),
-            memory=dict((point.loaded or Loaded()).memory),
-            warm_ups=list(point.warm_ups),
-            runs=list(point.runs),
-        )
-        for point in found.points
-    ]
-    fields = MeasuredCard.model_fields
-    return Receipt(
-        image=MeasuredImage(**{name: found.subject[name] for name in MeasuredImage.model_fields}),
-        device="GPU" if gpus else "CPU",
-        cards=[MeasuredCard(**{key: gpu[key] for key in fields}) for gpu in gpus],
-        driver=gpus[0]["driver"] if gpus else "",
-        cpu=found.machine["cpu"],
-        model=ReceiptModel(**found.model["model"]),
-        draft=ReceiptModel(**found.model["draft"]) if "draft" in found.model else None,
-        arguments=receipts.redacted(found.subject["flags"]),
-        request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
-        measured=measured,
-        by=by or None,
-        created=datetime.fromisoformat(found.created),
-        builder=found.builder,
-    )

@@ -39,8 +39,7 @@ class Finding:
     state: State
     found: str
     advice: str = ""
-    no_gpu: str = ""
-    """Why engines cannot run on a GPU here, or not all of them; empty: no reason."""
+    no_gpu: str = ""  # why engines cannot run on a GPU here, or not all of them; empty: no reason
 
 
 def can_build(findings: Sequence[Finding]) -> str:
@@ -61,8 +60,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _engine()
     yield from _builders()
     yield _git()
-    yield _memory()
-    yield _cores()
+    yield from _machine()
     for what, folder in (("cache", settings.cache_dir), ("state", settings.state_dir)):
         yield _directory(what, folder)
     yield _debian_packages(settings.debian_servers)
@@ -112,7 +110,6 @@ def _no_engine(what: str, error: BuilderError) -> Finding:
 
 
 def _driver() -> Finding:
-    """NVIDIA's driver: no build needs it."""
     what = "NVIDIA driver"
     try:
         found = gpus.read(gpus.on_host())
@@ -160,22 +157,16 @@ def _git() -> Finding:
     return Finding("git", "ok", name)
 
 
-def _memory() -> Finding:
+def _machine() -> Iterator[Finding]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    found = f"{total:.1f} GiB"
-    if total < ENOUGH_MEMORY:
-        return Finding("memory", "optional", found, "an nvcc job takes about 3 GiB: use --jobs 1")
-    return Finding("memory", "ok", found)
-
-
-def _cores() -> Finding:
+    advice = "an nvcc job takes about 3 GiB: use --jobs 1" if total < ENOUGH_MEMORY else ""
+    yield Finding("memory", "optional" if advice else "ok", f"{total:.1f} GiB", advice)
     count = os.cpu_count() or 1
     advice = "compiling an engine takes half an hour or more" if count < 4 else ""
-    return Finding("cores", "optional" if advice else "ok", str(count), advice)
+    yield Finding("cores", "optional" if advice else "ok", str(count), advice)
 
 
 def _directory(what: str, folder: Path) -> Finding:
-    """Whether files can be written there, and the free disk."""
     hint = f"set BUILDER_{what.upper()}_DIR to a directory that you can write to"
     try:
         require_writable(folder, hint)

@@ -82,7 +82,6 @@ def _has_buildx() -> bool:
 
 
 def _package_of_docker() -> str:
-    """The package that the first ``docker`` on PATH is of; empty: there is none."""
     path = shutil.which("docker")
     if path is None:
         return ""

@@ -50,10 +50,7 @@ def all_names(presets: Mapping[str, str]) -> list[str]:
 def named(
     entries: Sequence[PresetEntry], name: str, recipes: Collection[str] = ()
 ) -> list[PresetEntry]:
-    """The presets that a short name means, on all cards.
-
-    Raises ``RecipeError`` where there is none, with similar names: of presets, or of ``recipes``.
-    """
+    """The presets that a short name means, on all cards; errors name similar ``recipes``, too."""
     of_model = model_names({entry.name: entry.preset.model.name for entry in entries})
     model, _, kind = name.lower().partition(":")
     found = [entry for entry in entries if of_model[entry.name] == model]

@@ -10,25 +10,18 @@ from math import ceil
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from builder.core.errors import BuilderError, UntriedError, UsageError, WorldError, suggestion
 from builder.core.farm import folder, installed
 from builder.core.platforms import Platform, platform_of
 from builder.docker import gpus
 from builder.recipes.catalog import read_model
-from builder.recipes.fields import Model, Text
+from builder.recipes.fields import CAPABILITY, Model, Text
 from simulator.selection import Capability
 
 PREFIXES = ("nvidia-", "geforce-", "rtx-")
 COMMON = ("-gpu", "-edition", "-blackwell")  # parts of NVIDIA's names that files leave out
-
-
-def _capability(value: str) -> str:
-    major, _, minor = value.partition(".")
-    if not (major.isdigit() and minor.isdigit()):
-        raise ValueError("must be a compute capability: 12.0")
-    return value
 
 
 Count = Annotated[int, Field(gt=0)]
@@ -45,33 +38,26 @@ class Source(Model):
 class Card(Model):
     """A card; one source names each figure, or the figure is listed as unverified."""
 
-    name: Text
-    """As ``cudaDeviceProp.name`` has it."""
-    capability: Annotated[str, AfterValidator(_capability)]
+    name: Text  # as ``cudaDeviceProp.name`` has it
+    capability: Annotated[str, StringConstraints(pattern=CAPABILITY)]
     platform: Platform | None = None
     """Platform of the only machines that have it: linux/arm64; default: PCs have it."""
     multiprocessors: Count
     memory: Count
     """Bytes: the total that ``cudaMemGetInfo`` returns, which is less than the nominal memory."""
-    context: Count
-    """Bytes that a process's CUDA context itself takes."""
-    shared_per_block: Count
-    """Bytes of shared memory without ``cudaFuncSetAttribute``."""
-    shared_per_block_optin: Count
-    """Bytes of shared memory with it."""
+    context: Count  # bytes that a process's CUDA context itself takes
+    shared_per_block: Count  # bytes of shared memory without ``cudaFuncSetAttribute``
+    shared_per_block_optin: Count  # bytes of shared memory with it
     shared_per_multiprocessor: Count
     registers_per_block: Count
     registers_per_multiprocessor: Count
     threads_per_block: Count
     threads_per_multiprocessor: Count
-    l2: Count
-    """Bytes."""
-    bus_width: Count
-    """Bits."""
+    l2: Count  # bytes
+    bus_width: Count  # bits
     memory_clock_khz: Count
     clock_khz: Count
-    peer: bool
-    """Whether cards of this kind reach each other's memory."""
+    peer: bool  # whether cards of this kind reach each other's memory
     source: tuple[Source, ...] = Field(strict=False)
     unverified: dict[str, Text] = Field(default_factory=dict)
     """Figures without a log or a specification, each with a remark."""

@@ -53,17 +53,22 @@ def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
         yield from _server(preset, entry.recipe)
 
 
-def _doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
-    if preset.cards == 1:
+def warnings_of(entry: PresetEntry, catalog: Catalog) -> Iterator[Problem]:
+    """The options of a valid file that the images of its recipe do not suit."""
+    preset = entry.parsed
+    if preset is None or entry.problems or preset.cards == 1:
         return
+    recipe = catalog.engine(preset.recipe).recipe
     for (option, variable, value), why in families.ENGINES[recipe.family].between_cards.items():
         for path, words in _lists(preset):
             for first, *values in command.groups(words):
                 given = (*values, first.partition("=")[2])
                 if command.option_of(first) == option and value in given:
-                    yield path, f"{option} {value} on {preset.cards} cards: {why}"
+                    what = f"{option} {value} on {preset.cards} cards: {why}"
+                    yield entry.problem(path, what)
         if preset.serve.environment.get(variable) == value:
-            yield ("serve", "environment", variable), f"{value} on {preset.cards} cards: {why}"
+            place = ("serve", "environment", variable)
+            yield entry.problem(place, f"{value} on {preset.cards} cards: {why}")
 
 
 def _lists(preset: Preset) -> Iterator[tuple[KeyPath, list[str]]]:
@@ -192,29 +197,28 @@ def _options(words: Sequence[str], recipe: Recipe) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class PresetEntry(CatalogFile):
-    """A file with a valid preset."""
+    """A file, its preset where it could be parsed, and its problems."""
 
-    preset: Preset
+    parsed: Preset | None
     problems: tuple[Problem, ...] = ()
     accepted: float | None = None  # the acceptance of the preset that ``acceptance_of`` names
 
-
-@dataclass(frozen=True, slots=True)
-class BrokenPreset(CatalogFile):
-    """A file with problems, and its preset where it could be parsed."""
-
-    preset: Preset | None
-    problems: tuple[Problem, ...]
+    @property
+    def preset(self) -> Preset:
+        """The preset; raises ``RecipeError`` where it has problems."""
+        if self.parsed is None or self.problems:
+            raise RecipeError(f"the preset {self.name} is invalid", problems=self.problems)
+        return self.parsed
 
 
 @dataclass(frozen=True, slots=True)
 class Presets:
     """The contents of ``presets/`` and of its archive, by the file's name without its suffix."""
 
-    entries: Mapping[str, PresetEntry | BrokenPreset]
-    archived: Mapping[str, PresetEntry | BrokenPreset]
+    entries: Mapping[str, PresetEntry]
+    archived: Mapping[str, PresetEntry]
 
-    def entry(self, name: str) -> PresetEntry | BrokenPreset:
+    def entry(self, name: str) -> PresetEntry:
         """The file of that name, archived or not; raises ``RecipeError`` where there is none."""
         entry = self.entries.get(name) or self.archived.get(name)
         if entry is None:
@@ -227,34 +231,22 @@ class Presets:
     def preset(self, name: str) -> PresetEntry:
         """The preset of that name; raises ``RecipeError`` where there is none, or it is broken."""
         entry = self.entry(name)
-        if isinstance(entry, BrokenPreset):
-            raise RecipeError(f"the preset {name} is invalid", problems=entry.problems)
+        _ = entry.preset  # raises
         return entry
 
     def valid(self) -> list[PresetEntry]:
         """The presets without problems; none of the archive."""
-        return [entry for entry in self.entries.values() if isinstance(entry, PresetEntry)]
+        return [each for each in self.entries.values() if each.parsed and not each.problems]
 
-    def of_recipe(self, recipe: str) -> list[PresetEntry | BrokenPreset]:
+    def of_recipe(self, recipe: str) -> list[PresetEntry]:
         """The presets that name a recipe, also broken ones; none of the archive."""
-        return [
-            entry
-            for entry in self.entries.values()
-            if entry.preset is not None and entry.preset.recipe == recipe
-        ]
+        entries = self.entries.values()
+        return [each for each in entries if each.parsed and each.parsed.recipe == recipe]
 
     def problems(self) -> tuple[Problem, ...]:
         """All problems of all files."""
         files = (*self.entries.values(), *self.archived.values())
         return tuple(problem for each in files for problem in each.problems)
-
-
-def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Problem, ...]:
-    """The options of a valid file that the images of its recipe do not suit."""
-    if isinstance(entry, BrokenPreset):
-        return ()
-    recipe = catalog.engine(entry.preset.recipe).recipe
-    return tuple(entry.problem(path, message) for path, message in _doubts(entry.preset, recipe))
 
 
 def load(catalog: Catalog) -> Presets:
@@ -263,10 +255,7 @@ def load(catalog: Catalog) -> Presets:
 
 
 def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catalog]:
-    """The presets of the farm at ``root``, with the recipes that they name, and ``others``.
-
-    No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
-    """
+    """The presets of the farm at ``root``, with the recipes that they name, and ``others``."""
     drafts = _drafts(root, archive=True)
     named = {draft.model.recipe for draft in drafts if draft.model is not None}
     catalog = load_catalog(root, only={*named, *others})
@@ -274,10 +263,7 @@ def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catal
 
 
 def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
-    """The presets of a recipe by name, without the archive; no recipe is read.
-
-    Raises ``RecipeError`` where one of them is invalid by itself.
-    """
+    """The presets of a recipe by name, without the archive; no recipe is read."""
     found = {}
     for draft in _drafts(root):
         if draft.model is not None and draft.model.recipe == recipe:
@@ -296,8 +282,8 @@ def _drafts(root: Path, *, archive: bool = False) -> list[EntryDraft[Preset]]:
 def _checked(drafts: Sequence[EntryDraft[Preset]], catalog: Catalog) -> Presets:
     parsed = {draft.name: draft.model for draft in drafts if draft.model is not None}
     named = Counter(draft.name for draft in drafts)
-    entries: dict[str, PresetEntry | BrokenPreset] = {}
-    archived: dict[str, PresetEntry | BrokenPreset] = {}
+    entries: dict[str, PresetEntry] = {}
+    archived: dict[str, PresetEntry] = {}
     for draft in drafts:
         name, preset = draft.name, draft.model
         if preset is not None:
@@ -306,11 +292,8 @@ def _checked(drafts: Sequence[EntryDraft[Preset]], catalog: Catalog) -> Presets:
         if named[name] > 1:
             draft.refuse((), f"presets/ and presets/{ARCHIVE}/ both have this file")
         place = archived if draft.file.parent.name == ARCHIVE else entries
-        if preset is None or draft.problems:
-            problems = tuple(draft.problems)
-            place[name] = BrokenPreset(name, draft.file, draft.text, preset, problems)
-        else:
-            other = parsed.get(preset.acceptance_of or "")
-            accepted = other.acceptance if other is not None else None
-            place[name] = PresetEntry(name, draft.file, draft.text, preset, accepted=accepted)
+        other = parsed.get((preset and preset.acceptance_of) or "")
+        accepted = other.acceptance if other is not None else None
+        about = (tuple(draft.problems), accepted)
+        place[name] = PresetEntry(name, draft.file, draft.text, preset, *about)
     return Presets(entries, archived)

@@ -18,7 +18,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import AliasPath, BaseModel, Field
 
 from builder.core import sizes
 from builder.core.errors import PROGRAM, FitError, WorldError
@@ -31,22 +31,11 @@ from builder.presets import cards, command, is_preset, model_names, named, shape
 from builder.presets.cards import USABLE, Card, HostCard, Machine, host_card, is_listed_as
 from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
 from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
-from builder.presets.shapes import (
-    EXPERTS,
-    HOST,
-    OFFLOADING,
-    Figure,
-    MemoryNeed,
-    NotComputedError,
-    computed_speed,
-    least_memory,
-    memory_figures,
-)
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
 if TYPE_CHECKING:
-    from builder.presets.receipts import ReceiptEntry
+    from builder.presets.receipts import Receipt
 
 PROPOSED = "llama-cpp"  # the engine of runs that are proposed: it reads every GGUF
 AUTO = "auto"  # in place of a card's name: the cards of this machine
@@ -57,7 +46,7 @@ STEP = 8192  # tokens of a context that is found between two trials
 SHARES = ("--gpu-memory-utilization", "--mem-fraction-static")
 """Options of vLLM and SGLang: the share of each card that weights and cache may take."""
 RESIZING = {
-    *OFFLOADING,
+    *shapes.OFFLOADING,
     *("--n-gpu-layers", "--spec-draft-ngl", "--cache-type-k", "--cache-type-v"),
     *("--batch-size", "--ubatch-size", "--parallel", "--flash-attn", "--spec-type"),
     *("--model", "--model-draft", "--mmproj", "--kv-cache-dtype", "--dtype", "--quantization"),
@@ -75,8 +64,7 @@ def stretches(options: Mapping[str, str]) -> bool:
     return bool(STRETCHING & options.keys())
 
 
-def share_of_cards(options: Mapping[str, str]) -> float:
-    """The share of each card for weights and cache; 1 where no option says it."""
+def _share_of_cards(options: Mapping[str, str]) -> float:
     try:
         return min([1.0, *(float(options[name]) for name in SHARES if name in options)])
     except ValueError:  # the engine refuses it
@@ -133,14 +121,9 @@ def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> st
 DIFFERENCE = 0.1  # share by which figures of one memory differ, so that both are shown
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A receipt of a preset: its figures, one for each context, and its cards."""
-
-    cards: tuple[tuple[str, int], ...]  # name and MiB, as nvidia-smi lists them
-    figures: tuple[Figure, ...]
-
-
+Measured = tuple[Sequence[tuple[str, int]], Sequence[shapes.Figure]]
+"""A receipt of a preset: its cards, by name and MiB as nvidia-smi lists them, and its figures, one
+for each context."""
 SOURCES = {"trial": "as tried", "filled": "with a full context", "estimate": "as estimated"}
 TOOLS = {"--jinja", "--enable-auto-tool-choice"}
 TEMPLATE = "--chat-template-kwargs"
@@ -198,9 +181,8 @@ class Option:
     context: int  # tokens; 0: the engine's own default
     other_context: int | None  # the context, where it is not the preset's own
     known: Standing
-    figure: Figure | None
-    """The best that is known: by a receipt, as published, or computed."""
-    computed: Figure | None  # for this card, beside a ``figure`` of another one
+    figure: shapes.Figure | None  # the best that is known: by a receipt, as published, or computed
+    computed: shapes.Figure | None  # for this card, beside a ``figure`` of another one
     not_computed: str
     memory: int | None
     """The largest known figure; None: the machine has as much as the card of the publication."""
@@ -216,7 +198,7 @@ class Option:
     command: str
 
     @property
-    def own(self) -> Figure | None:
+    def own(self) -> shapes.Figure | None:
         """The speed on the machine's own card; None: not known."""
         return self.computed if self.figure is None or self.figure.card else self.figure
 
@@ -245,12 +227,6 @@ class Choice:
     def recommended(self) -> tuple[Option, ...]:
         """The first preset of each model that can be downloaded and is known to fit."""
         return tuple(each for each in self.fits if each.recommended)
-
-    @property
-    def models(self) -> list[tuple[str, str]]:
-        """The short name and the name of the model of each preset."""
-        found = [(each.short_name, each.model) for each in self.fits]
-        return [*found, *((each.short_name, each.model) for each in self.excluded)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,20 +369,20 @@ def capabilities(preset: Preset) -> tuple[str, ...]:
     return tuple(found)
 
 
-def figure_on(runs: Sequence[Measured], cards: Sequence[HostCard], context: int) -> Figure | None:
+def figure_on(
+    runs: Sequence[Measured], cards: Sequence[HostCard], context: int
+) -> shapes.Figure | None:
     """The figure of the newest run on such cards: of the context, else of its largest one."""
-    for run in runs:
+    for measured_on, figures in runs:
         left = list(cards)
-        for name, memory in run.cards:
+        for name, memory in measured_on:
             card = next((card for card in left if is_listed_as(card, name, memory)), None)
             if card is None:
                 break
             left.remove(card)
         else:
             if not left:
-                return max(
-                    run.figures, key=lambda each: (each.context == context, each.context or 0)
-                )
+                return max(figures, key=lambda each: (each.context == context, each.context or 0))
     return None
 
 
@@ -427,8 +403,6 @@ def _options(preset: Preset, question: Question) -> dict[str, str]:
 
 
 class _Run:
-    """A preset on the cards of a question's machine."""
-
     def __init__(self, entry: PresetEntry, question: Question) -> None:
         self.name, self.preset, self.question = entry.name, entry.preset, question
         self.accepted = entry.accepted
@@ -466,9 +440,9 @@ class _Run:
         return 0 if least * USABLE <= own else 1 - own / least
 
     def least(self, context: int) -> tuple[int, int] | None:
-        return least_memory(self.preset, self.options, context, self.trial)
+        return shapes.least_memory(self.preset, self.options, context, self.trial)
 
-    def figures(self, context: int, result: Result | None = None) -> list[MemoryNeed]:
+    def figures(self, context: int, result: Result | None = None) -> list[shapes.MemoryNeed]:
         """The figures of the memory with a context that can be right, the largest first.
 
         The user's options may change them: then there is none.
@@ -476,7 +450,7 @@ class _Run:
         if self.changed:
             return []
         weights, _ = self.least(context) or (0, 0)
-        found = memory_figures(self.preset, context, result, self.trial)
+        found = shapes.memory_figures(self.preset, context, result, self.trial)
         return [each for each in found if each.by == "trial" or each.size >= weights]
 
     def answer(self, short_name: str) -> Option | Refusal:
@@ -492,7 +466,7 @@ class _Run:
 
     def with_room(
         self, contexts: Sequence[tuple[int, Result | None]]
-    ) -> tuple[tuple[int, Result | None, list[MemoryNeed]] | None, Reason | None]:
+    ) -> tuple[tuple[int, Result | None, list[shapes.MemoryNeed]] | None, Reason | None]:
         """The context with room on the cards, with its result and figures; else what lacks.
 
         With a requested context, the smallest that is enough comes first; else the largest.
@@ -569,7 +543,7 @@ class _Run:
         return bool(known) and not self.no_room(context, known)
 
     def no_room(
-        self, context: int, known: Sequence[MemoryNeed], *, published: bool = True
+        self, context: int, known: Sequence[shapes.MemoryNeed], *, published: bool = True
     ) -> Reason | None:
         """What the run lacks on its cards; None: nothing is known.
 
@@ -604,7 +578,6 @@ class _Run:
 
     @property
     def has(self) -> str:
-        """The memory of the cards, as a sentence."""
         cards = self.cards
         if len(cards) == 1:
             return f"this card has {sizes.gib(cards[0].memory)}"
@@ -613,8 +586,7 @@ class _Run:
         return f"these cards have {' and '.join(sizes.gib(card.memory) for card in cards)}"
 
     def lacks(self, size: int, *, of_share: bool) -> str:
-        """How much the cards have too little for a run; empty: they have enough."""
-        share, part = share_of_cards(self.options) if of_share else 1.0, self.part
+        share, part = _share_of_cards(self.options) if of_share else 1.0, self.part
         if part is None or len(self.cards) == 1:
             lacking, each = size - share * sum(card.memory for card in self.cards), ""
         else:
@@ -626,7 +598,7 @@ class _Run:
         return f"{each}; {self.has}{of_them}: {sizes.gib(ceil(lacking))} too little"
 
     def option(
-        self, short_name: str, context: int, result: Result | None, known: list[MemoryNeed]
+        self, short_name: str, context: int, result: Result | None, known: list[shapes.MemoryNeed]
     ) -> Option:
         preset, cards, use, own = self.preset, self.cards, self.trial, self.published_card
         room = sum(card.memory for card in cards)
@@ -636,14 +608,14 @@ class _Run:
         published, computed, not_computed = self.published(result), None, ""
         try:
             published_at = own.bandwidth if own is not None else 0
-            computed = computed_speed(
+            computed = shapes.computed_speed(
                 preset,
                 self.recipe.engine,
                 cards[0].bandwidth,
                 published_at,
                 accepted=self.accepted,
             )
-        except NotComputedError as error:
+        except shapes.NotComputedError as error:
             not_computed = str(error)
         figure = measured or published or computed
         here = computed if figure and figure.card else None
@@ -684,21 +656,20 @@ class _Run:
             command=shlex.join([PROGRAM, "run", *run_words(self.name, preset, other)]),
         )
 
-    def published(self, result: Result | None) -> Figure | None:
-        """The published figure, with its card unless the machine has such cards."""
+    def published(self, result: Result | None) -> shapes.Figure | None:
         preset, own = self.preset, self.published_card
         result = result or preset.published
         if result is None:
             return None
         here = own is not None and all(card == host_card(own) for card in self.cards)
-        return Figure(
+        return shapes.Figure(
             round(result.tokens_per_second.middle, 2),
             context=preset.context_of(result) or None,
             card="" if here else preset.card,
             cards=preset.cards,
         )
 
-    def certain(self, known: Sequence[MemoryNeed]) -> bool:
+    def certain(self, known: Sequence[shapes.MemoryNeed]) -> bool:
         """Whether it is known that it fits, not by a figure that nobody confirmed, and that the
         driver is new enough."""
         confirmed = any(each.by in {"trial", "filled", "source"} for each in known)
@@ -708,11 +679,10 @@ class _Run:
         ran = not (self.smaller_cards or self.preset.composed)  # on cards with no more memory
         return (ran or confirmed) and not gpus.is_older(self.question.machine.driver, newest)
 
-    def caveats(self, result: Result | None, figure: Figure | None) -> Iterator[str]:
-        """The known problems on these cards, where ``figure`` is the speed."""
+    def caveats(self, result: Result | None, figure: shapes.Figure | None) -> Iterator[str]:
         yield from self.preset.notes(result)
-        if figure and figure.source == "computed" and EXPERTS.keys() & self.options.keys():
-            yield f"Its speed is computed for a machine's memory with {HOST // 10**9} GB/s."
+        if figure and figure.source == "computed" and shapes.EXPERTS.keys() & self.options.keys():
+            yield f"Its speed is computed for a machine's memory with {shapes.HOST // 10**9} GB/s."
         own = self.published_card
         larger = own is not None and all(card.memory * USABLE > own.memory for card in self.cards)
         for each in self.preset.caveat:
@@ -725,16 +695,11 @@ class _Run:
 # A record and a file of ``trials/`` are read as plain data: only the members that decide here.
 
 
-class _Verdict(BaseModel, strict=True):
-    checks: tuple[Mapping[str, object], ...]
-    presets: Mapping[str, PresetUse]
-
-
 class _Record(BaseModel, strict=True):
     platform: str
-    digest: str
     created: str
-    verdict: _Verdict
+    checks: list[Mapping[str, object]] = Field(validation_alias=AliasPath("verdict", "checks"))
+    presets: Mapping[str, PresetUse] = Field(validation_alias=AliasPath("verdict", "presets"))
 
 
 class _Trials(BaseModel, strict=True):
@@ -749,8 +714,6 @@ class Known:
 
     entries: Sequence[PresetEntry]
     question: Question  # for a machine without cards
-    digests: Mapping[str, str]
-    """The digest of the newest image that this machine verified, by recipe."""
     invalid: int  # receipts that do not count
 
     def choice(self, machine: Machine, context: int = 0, text: str = "") -> Choice:
@@ -772,12 +735,11 @@ def known(
     entries: Sequence[PresetEntry],
     state: Path,
     *,
-    receipts: Sequence[ReceiptEntry] | None = None,
+    receipts: Mapping[str, Receipt] | None = None,
 ) -> Known:
     """The facts about presets in the repository and the state directory.
 
-    ``receipts`` are checked already; None: the repository's receipts are checked now.  Raises
-    ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
+    ``receipts`` are checked already; None: the repository's receipts are checked now.
     """
     measured, invalid = {}, 0
     if receipts or (receipts is None and any((catalog.root / "receipts").glob("*.json"))):
@@ -788,39 +750,36 @@ def known(
             receipts, invalid = found.entries, len(found.invalid)
         measured = of_presets(receipts, catalog, entries)
     others = [name for name in catalog.engines if name.startswith(f"{PROPOSED}-")]
-    trials, refused, digests = tried(catalog.root, state, entries, others)
+    trials, refused = tried(catalog.root, state, entries, others)
     published = cards.known(catalog.root, {entry.preset.card for entry in entries})
     question = Question(
         Machine(()), catalog, published, trials=trials, receipts=measured, refused=refused
     )
-    return Known(entries, question, digests, invalid)
+    return Known(entries, question, invalid)
 
 
 def tried(
     root: Path, state: Path, entries: Sequence[PresetEntry], recipes: Iterable[str] = ()
-) -> tuple[dict[str, PresetUse], dict[str, str], dict[str, str]]:
-    """The trials of presets by name; by recipe, why its image was refused; and digests by recipe.
+) -> tuple[dict[str, PresetUse], dict[str, str]]:
+    """The trials of presets by name; and by recipe, why its image was refused.
 
     This machine's record counts before the repository's file, which is for machines that never
-    built the image, and both only for a preset that is as it was when it was tried.  Raises
-    ``RecipeError`` where a file of ``trials/`` is invalid.
+    built the image, and both only for a preset that is as it was when it was tried.
     """
     trials: dict[str, PresetUse] = {}
-    refused, digests = {}, {}
+    refused = {}
     for recipe in dict.fromkeys([*recipes, *(entry.preset.recipe for entry in entries)]):
         file = Path(TRIALS) / f"{recipe}.json"
         kept, own = read_trials(root / file, _Trials), _verified(state, recipe)
-        if own is not None:
-            digests[recipe] = own.digest
         if kept and kept.failed and (own is None or own.created < kept.created):
             checks = " and ".join(f"{count} of {kind}" for kind, count in kept.failed.items())
             refused[recipe] = f"its image was refused: checks failed, {checks} ({file})"
         for entry in (each for each in entries if each.preset.recipe == recipe):
-            for each in (own.verdict if own else None, kept):
+            for each in (own, kept):
                 use = each.presets.get(entry.name) if each else None
                 if use and use.identity == entry.preset.identity:
                     trials.setdefault(entry.name, use)
-    return trials, refused, digests
+    return trials, refused
 
 
 def _verified(state: Path, recipe: str) -> _Record | None:
@@ -828,7 +787,7 @@ def _verified(state: Path, recipe: str) -> _Record | None:
     for file in (state / "records" / recipe).glob("*.json"):
         with suppress(OSError, ValueError, LookupError, TypeError):
             kept = _Record.model_validate_json(file.read_bytes())
-            states = {check["state"] for check in kept.verdict.checks}
+            states = {check["state"] for check in kept.checks}
             found += [kept] if states and not states & {"failed", "untried"} else []
     return max(found, key=lambda each: (each.platform == "linux/amd64", each.created), default=None)
 
@@ -836,8 +795,7 @@ def _verified(state: Path, recipe: str) -> _Record | None:
 def of_farm(root: Path) -> tuple[Presets, Catalog]:
     """The presets of the farm at ``root``, and the recipes that they and its receipts name.
 
-    Beside them, only recipes of llama.cpp with a trial are read, for proposals.  Raises
-    ``RecipeError`` where the farm has no recipes.
+    Beside them, only recipes of llama.cpp with a trial are read, for proposals.
     """
     recipes = {file.stem for file in (root / TRIALS).glob(f"{PROPOSED}-[b0-9]*.json")}
     recipes = {name for name in recipes if (root / "recipes" / f"{name}.toml").exists()}

@@ -14,24 +14,6 @@ from builder.engines.servers import API_FLAVORS, PLACE, filled
 from builder.presets.schema import ContainerOptions, Preset
 from builder.recipes.schema import Recipe
 
-ALIASES: Mapping[str, str] = {
-    "-m": "--model",
-    "-c": "--ctx-size",
-    "-md": "--model-draft",
-    "--spec-draft-model": "--model-draft",
-    "-mm": "--mmproj",
-    "-ngl": "--n-gpu-layers",
-    "-ngld": "--n-gpu-layers-draft",
-    "-fa": "--flash-attn",
-    "-ctk": "--cache-type-k",
-    "-ctv": "--cache-type-v",
-    "-b": "--batch-size",
-    "-ub": "--ubatch-size",
-    "-np": "--parallel",
-    "-sm": "--split-mode",
-}  # other names of llama-server's options (llama.cpp, ``common/arg.cpp``)
-
-
 VARIABLE = re.compile(r"(?:LLAMA|HELLO)_(?:ARG_)?(?:NO_(?!HOST$))?([A-Z0-9_]+)")
 """A variable of llama.cpp or hello-sm120 that stands for an option (``common/arg.cpp``)."""
 OPPOSITE = re.compile(r"^(?:--(?:(?:no|disable|enable)-)+(?!host$)|-no-)")
@@ -49,7 +31,7 @@ def option_of(word: str) -> str:
     name = word.split("=", 1)[0]
     if not name.startswith("-") or not name.lstrip("-")[:1].isalpha():
         return ""
-    return ALIASES.get(name, name)
+    return _tables()["aliases"].get(name, name)
 
 
 def setting_of(word: str, recipe: Recipe) -> str:

@@ -29,7 +29,6 @@ from builder.presets.service import (
     STOP,
     Mount,
     Service,
-    ServiceOption,
     container_needs,
     in_url,
 )
@@ -80,7 +79,7 @@ def reasons(service: Service) -> Iterator[str]:
 
 def access(service: Service, own: str = "This machine alone reaches") -> str:
     """Who reaches the server, and which key it asks for, in a line."""
-    who = own if on_loopback(service) else "The network reaches"
+    who = own if _on_loopback(service) else "The network reaches"
     key = f"the key in {service.key_file}" if service.key_file else "no key"
     return f"{who} it; it asks for {key}."
 
@@ -91,8 +90,7 @@ def request(service: Service) -> str:
     return f"curl {f'-H {key}' if service.key_file else ''}{service.url}/v1/models"
 
 
-def on_loopback(service: Service) -> bool:
-    """Whether other machines do not reach it."""
+def _on_loopback(service: Service) -> bool:
     return ip_address(service.listen).is_loopback
 
 
@@ -287,7 +285,7 @@ def kubernetes_facts(service: Service) -> dict[str, Any]:
         "secret": secret,
         "key": key,
         "make_secret": shlex.join([*make, f"--from-file={key}={secret.source}"]) if secret else "",
-        "kind": "ClusterIP" if on_loopback(service) else "LoadBalancer",
+        "kind": "ClusterIP" if _on_loopback(service) else "LoadBalancer",
         # None: nothing is known of the service.
         "memory": f"{-(-sum(ram.values()) >> 30)}Gi" if ram else None,
         "ram": "; ".join(f"{sizes.gib(count)} {what}" for what, count in ram.items()),
@@ -328,7 +326,12 @@ PORT = "{{ int .Values.service.port }}"
 def helm_chart(service: Service) -> Mapping[str, str]:
     """The files of the chart, by their path: all of them in a directory of the chart's name."""
     known = kubernetes_facts(service)
-    arguments = [_templated(option, service) for option in service.arguments]
+    arguments = [
+        replace(
+            each, words=tuple("".join(_parts(word, service)) for word in each.written or each.words)
+        )
+        for each in service.arguments
+    ]
     places = {
         place: text if place == "context" else scalar(text)
         for place, text in service.places.items()
@@ -347,11 +350,6 @@ def helm_chart(service: Service) -> Mapping[str, str]:
 def escaped(text: str) -> str:
     """A text that Go's templates give out as it is."""
     return text.replace("{{", '{{ "{{" }}')
-
-
-def _templated(option: ServiceOption, service: Service) -> ServiceOption:
-    written = option.written or option.words
-    return replace(option, words=tuple("".join(_parts(word, service)) for word in written))
 
 
 def _parts(word: str, service: Service) -> Iterator[str]:
@@ -400,7 +398,6 @@ def llama_swap(service: Service) -> str:
 
 
 def _command(service: Service) -> list[str]:
-    """The lines of ``cmd``: llama-swap itself starts and stops, and chooses the port."""
     for word in service.words + [each.value for each in service.environment]:
         if any(not (each.isprintable() or each == " ") for each in word):
             raise RecipeError(
@@ -435,11 +432,7 @@ ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%", "$": "
 
 
 def quadlet(service: Service) -> str:
-    """``NAME.container``.
-
-    Raises ``RecipeError`` for an argument that Podman's generator does not pass on, and for a path
-    that it cannot mount.
-    """
+    """``NAME.container``."""
     for lost in LOST.keys() & {*service.words}:
         raise RecipeError(
             f"Quadlet cannot pass the argument {lost!r} to the engine",

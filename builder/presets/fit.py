@@ -9,25 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from builder.build.build import BuildSession
 from builder.build.lookup import Images
-from builder.checks.server import (
-    DRAFT,
-    ENDING,
-    FILLED,
-    NotReadyError,
-    NotServingError,
-    Server,
-    ServeSpec,
-    UnansweredError,
-    fill,
-    launched,
-    offloaded,
-    shared_folder,
-)
+from builder.checks import server as serving
 from builder.checks.simulated import STAND_INS, SimulatedServer, Simulation
 from builder.core.errors import RecipeError, SmokeError, UntriedError
 from builder.core.files import workspace
@@ -65,7 +53,7 @@ from simulator.work import WorkPath, function_of
 class _Part(BaseModel):
     """The base class; sizes are bytes."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class CardPeak(_Part):
@@ -126,7 +114,7 @@ class FitTrial(_Part):
     def is_filled(self) -> bool:
         """Whether the long prompts filled the context, but for a part that no engine allocates
         for."""
-        return self.filled >= FILLED * self.context
+        return self.filled >= serving.FILLED * self.context
 
     @property
     def peak(self) -> int:
@@ -139,34 +127,18 @@ class FitTrial(_Part):
         return max((card.peak / card.memory for card in self.cards), default=0.0)
 
 
-class LoadedFile(_Part):
-    """A file that the engine loads; split ones count as one."""
-
-    name: str
-    size: int
-    read: int  # bytes of it that were read: its header
-    architecture: str
-    context: int | None
-
-
-class FitCard(_Part):
-    """A card, and its figures without a source."""
-
-    name: str
-    memory: int
-    unverified: dict[str, str]
-
-
 class Fit(_Part):
     """All trials of a model on cards, by context."""
 
     recipe: str
     image: str
     digest: str
-    model: LoadedFile
-    draft: LoadedFile | None = None
-    projector: LoadedFile | None = None
-    cards: tuple[FitCard, ...]
+    model: dict[str, Any]
+    """A file that the engine loads, split ones counted as one: name, size, architecture, context,
+    and how many bytes of it were read."""
+    draft: dict[str, Any] | None = None
+    projector: dict[str, Any] | None = None
+    cards: tuple[dict[str, Any], ...]  # name, memory, and the figures without a source
     options: tuple[str, ...] = ()  # the engine's arguments after the recipe's
     room: tuple[str, ...] = ()
     """The engine's options by which a longer context fits into its KV cache."""
@@ -218,24 +190,10 @@ class Target:
     files: Mapping[str, Path]  # copies of the image's files with device code, by path
 
 
-def attempt(target: Target, context: int, work: Path) -> FitTrial:
-    """Start the server with this context and fill it; ``work`` is an empty directory.
-
-    Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
-    ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
-    """
-    started = time.monotonic()
-    header = target.model.header
-    with target.server.on(target.request.cards, header, work) as simulation:
-        found = _served(target, context, simulation)
-    require_weights(found, target.server.reference, target.model.weights)
-    return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
-
-
 def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     request, folder = target.request, target.server.folder
     made_up = folder.dummy if folder is not None and not target.model.size else ()
-    spec = ServeSpec(
+    spec = serving.ServeSpec(
         target.model.file,
         context,
         target.draft.file if target.draft else None,
@@ -247,18 +205,18 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
         compiles=target.model.header is None,
     )
     image = target.server
-    with launched(image.reference, image.serve, image.port, spec) as server:
+    with serving.launched(image.reference, image.serve, image.port, spec) as server:
         filled, fault, log, slow = 0, "", "", False
         try:
             server.wait(request.seconds)
             log = server.container.log()  # a request follows, which fills it
             if not _left_behind(log):
-                filled = fill(server, context)
+                filled = serving.fill(server, context)
                 server.require_running()
-        except (NotServingError, UnansweredError) as error:
+        except (serving.NotServingError, serving.UnansweredError) as error:
             fault = _fault(server, error)
             log = continued(log, server.container.end_of_log()) if log else server.container.log()
-            slow = isinstance(error, NotReadyError) and fault == str(error)
+            slow = isinstance(error, serving.NotReadyError) and fault == str(error)
         report = simulation.settled()
     if slow and not (report and report.failed):
         raise UntriedError(
@@ -279,11 +237,10 @@ def continued(log: str, end: str) -> str:
     return "\n".join([log, *(line for line in end.splitlines() if line not in known)])
 
 
-def _fault(server: Server, error: Exception) -> str:
-    """Why a server did not answer; where it has ended, its own last words."""
+def _fault(server: serving.Server, error: Exception) -> str:
     try:
-        server.require_running(ENDING)
-    except NotServingError as ended:
+        server.require_running(serving.ENDING)
+    except serving.NotServingError as ended:
         return str(ended)
     return str(error)
 
@@ -371,7 +328,7 @@ def require_weights(found: FitTrial, reference: str, weights: int) -> None:
 
 def _left_behind(log: str) -> str:
     """How many layers the engine left to the CPU by itself; empty for none."""
-    short = [found for found in offloaded(log) if found.layers != found.of]
+    short = [found for found in serving.offloaded(log) if found.layers != found.of]
     return f"only {short[0].layers} of {short[0].of} layers are on the card" if short else ""
 
 
@@ -538,7 +495,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
     """Try a recipe's image with a model on simulated cards.
 
     Raises ``FetchError`` for a model that cannot be read, ``RecipeError`` for a recipe without a
-    server, ``OptionError`` for options of the engine that are set already, and like ``attempt``.
+    server, ``OptionError`` for options of the engine that are set already, and like a trial.
     """
     started = time.monotonic()
     session.settings.require_directories()
@@ -565,10 +522,12 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         recipe=recipe.name,
         image=image.reference,
         digest=image.digest,
-        model=LoadedFile.model_validate(target.model),
-        draft=LoadedFile.model_validate(target.draft) if target.draft else None,
-        projector=LoadedFile.model_validate(target.projector) if target.projector else None,
-        cards=tuple(map(FitCard.model_validate, wanted.cards)),
+        model=_facts(target.model),
+        draft=_facts(target.draft) if target.draft else None,
+        projector=_facts(target.projector) if target.projector else None,
+        cards=tuple(
+            each.model_dump(include={"name", "memory", "unverified"}) for each in wanted.cards
+        ),
         options=tuple(wanted.options),
         room=target.server.folder.room if target.server.folder else (),
         trials=tuple(tried[context] for context in sorted(tried)),
@@ -578,18 +537,25 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
     )
 
 
+def _facts(model: HollowModel) -> dict[str, Any]:
+    names = ("name", "size", "read", "architecture", "context")
+    return {name: getattr(model, name) for name in names}
+
+
 def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> None:
     """Raise ``OptionError`` for an option by which the recipe names a model or the context, or that
     sets the server's address, and for ``{draft}`` without a drafter."""
     for name in command.addresses(options):
         raise OptionError(f"{name} is set by fit: leave it out after --")
-    if draft is None and any(DRAFT in word for word in options):
-        raise OptionError(f"{DRAFT} stands for the file of --draft: add --draft, or leave it out")
+    if draft is None and any(serving.DRAFT in word for word in options):
+        raise OptionError(
+            f"{serving.DRAFT} stands for the file of --draft: add --draft, or leave it out"
+        )
     set_by = command.places_by_setting(None, recipe)
     for first, *values in command.groups(options):
         setting = command.setting_of(first, recipe) if command.option_of(first) else ""
         place = set_by.get(setting) if setting else None
-        if place and not any(DRAFT in word for word in (first, *values)):
+        if place and not any(serving.DRAFT in word for word in (first, *values)):
             name, ours = first.partition("=")[0], f"--{place}"
             raise OptionError(f"{name} is set by the {ours} of fit: leave it out after --")
 
@@ -618,7 +584,6 @@ def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
 
 
 def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tuple[Serve, int, str]:
-    """How the recipe's server is started: with its port, and its base's image to compile in."""
     serve, port = ENGINES[recipe.family].server_of(recipe), recipe.image.port
     if serve is None or port is None:
         raise RecipeError(
@@ -651,16 +616,14 @@ def _target(
     wanted: FitRequest,
     work: Path,
 ) -> Target:
-    """The image with the simulator's libraries, and the models with holes for weights."""
-
     def hollowed(text: str | None, name: str) -> HollowModel | None:
         if text is None:
             return None
-        return write_hollow(text, shared_folder(work / name), session.log)
+        return write_hollow(text, serving.shared_folder(work / name), session.log)
 
     folder = ENGINES[recipe.family].folder_of(recipe)
     write = write_hollow if folder is None else write_checkpoint
-    model = write(wanted.model, shared_folder(work / "model"), session.log)
+    model = write(wanted.model, serving.shared_folder(work / "model"), session.log)
     draft, projector = hollowed(wanted.draft, "draft"), hollowed(wanted.projector, "projector")
     cache = session.settings.cache_dir
     card = Capability.parse(wanted.cards[0].capability)
@@ -700,9 +663,17 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
 
 
 def _one(target: Target, context: int, work: Path, log: Log) -> FitTrial:
-    folder = work / f"trial-{context}"
+    """Start the server with this context and fill it.
+
+    Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
+    ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
+    """
+    started, folder = time.monotonic(), work / f"trial-{context}"
     folder.mkdir()
-    found = attempt(target, context, folder)
+    with target.server.on(target.request.cards, target.model.header, folder) as simulation:
+        found = _served(target, context, simulation)
+    require_weights(found, target.server.reference, target.model.weights)
+    found = found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
     outcome = f"fits, {mib(found.peak)} at the peak" if found.fits else "does not fit"
     if found.needed is not None:
         outcome += f", it needs at least {mib(found.needed)}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from builder.core.errors import FetchError, WorldError
 from builder.core.log import Log
@@ -120,8 +120,6 @@ def _cut(location: Location, size: int, whole: int) -> FetchError:
 
 @dataclass
 class _Copying:
-    """A stream that also writes each byte elsewhere when it is read."""
-
     stream: BinaryIO
     sink: BinaryIO
 
@@ -160,6 +158,7 @@ def is_hole(file: Path) -> bool:
 # weights are real, with a hole behind them; other files are copied.
 
 CONFIGURATION = "config.json"
+POSITIONS = "max_position_embeddings"
 WEIGHTS = ".safetensors"
 COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
 """The ends of the names of configurations, tokenizers, chat templates, and code of models."""
@@ -168,13 +167,11 @@ LARGEST = 64 << 20  # bytes of the largest file that is copied; tokenizers have 
 EXAMPLE = "Qwen/Qwen3-0.6B"
 
 
-class _Text(BaseModel):
-    max_position_embeddings: int | None = Field(None, ge=1)
-
-
-class _Configuration(_Text):
+class _Configuration(BaseModel):
     architectures: list[str] = Field(min_length=1)
-    text_config: _Text = _Text()  # models that also take pictures have their text part here
+    context: int | None = Field(None, ge=1, validation_alias=POSITIONS)
+    # Models that also take pictures have their text part here.
+    of_text: int | None = Field(None, ge=1, validation_alias=AliasPath("text_config", POSITIONS))
 
 
 def write_checkpoint(text: str, folder: Path, log: Log) -> HollowModel:
@@ -208,13 +205,11 @@ def write_checkpoint(text: str, folder: Path, log: Log) -> HollowModel:
         elif path.endswith(COPIED):
             read += _copy(location, target / path, log)
     described = _described(target / CONFIGURATION, text)
-    context = described.max_position_embeddings or described.text_config.max_position_embeddings
-    architecture = described.architectures[0]
+    context, architecture = described.context or described.of_text, described.architectures[0]
     return HollowModel(target, name, architecture, context, size, weights, read)
 
 
 def _files(text: str) -> tuple[str, Mapping[str, Location]]:
-    """The name of a model, and its files by name; folders in it are left out."""
     folder = Path(text).expanduser()
     if folder.is_dir():
         files = {

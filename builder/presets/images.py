@@ -11,15 +11,7 @@ from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
-from builder.core.errors import (
-    BuilderError,
-    FetchError,
-    GoneError,
-    RecipeError,
-    RegistryError,
-    UsageError,
-    WorldError,
-)
+from builder.core import errors
 from builder.core.files import atomic_write
 from builder.core.log import Log
 from builder.core.platforms import PLATFORMS, Platform, platform_of
@@ -32,24 +24,10 @@ from builder.engines.layout import LABEL_KEY, LABEL_RECIPE, LABEL_RECIPE_KEY, VE
 from builder.engines.servers import PLACE, KeyOption
 from builder.plan.resolver import Resolver
 from builder.presets import command, is_preset
+from builder.presets import service as services
 from builder.presets.catalog import PresetEntry, load
 from builder.presets.models import given_files, hub_files, joined
 from builder.presets.schema import DIRECTORY, ModelFile
-from builder.presets.service import (
-    HOST,
-    KEY,
-    RESTART,
-    UNKNOWN,
-    Files,
-    Mount,
-    Run,
-    Service,
-    ServiceOption,
-    chosen,
-    mounted,
-    names_below,
-    service,
-)
 from builder.publish.registry import RemotePlatform, Repository, remote_image
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
@@ -113,7 +91,7 @@ class Images:
         """The platform of the image for the engine's machine; else its first one, emulated."""
         try:
             own = platform_of(docker.engine().architecture)
-        except WorldError:
+        except errors.WorldError:
             own = None
         return own if own in self.recipe.platform else self.recipe.platform[0]
 
@@ -132,7 +110,7 @@ class Images:
         here, there, error, silent = [], None, None, None
         try:
             here = self._here()
-        except WorldError as failed:
+        except errors.WorldError as failed:
             if not published_first:
                 raise
             silent = failed
@@ -142,7 +120,7 @@ class Images:
             return current
         try:
             there = self._published(once=bool(current or (follows and here)))
-        except (FetchError, RegistryError) as failed:
+        except (errors.FetchError, errors.RegistryError) as failed:
             error = failed
         if there and (there.current or follows):
             same = (each for each in here if each.digests & there.digests)
@@ -160,18 +138,18 @@ class Images:
         if old and other:
             return replace(other, note=what)
         name, local = (other.name, other.local) if other else (self.tagged, True)
-        builds = not isinstance(error, FetchError) or isinstance(error, GoneError)
+        builds = not isinstance(error, errors.FetchError) or isinstance(error, errors.GoneError)
         return RunImage(name, local, what=what, hint=hint, builds=builds)
 
     def _lacking(
-        self, here: list[RunImage], there: RunImage | None, error: BuilderError | None
+        self, here: list[RunImage], there: RunImage | None, error: errors.BuilderError | None
     ) -> tuple[str, str]:
         parts = [f"there is no image {self.tagged} in Docker"]
         if here:
             parts = [f"the image {here[0].name} in Docker {self._other(here[0])}"]
         build = f"build it: `builder build {self.recipe.name}`"
         if error:
-            gone = isinstance(error, GoneError)
+            gone = isinstance(error, errors.GoneError)
             so = "" if gone else ", so whether it is published is not known"
             parts.append(f"{error.what}{so}" + (f" ({error.why})" if error.why else ""))
             build = f"{error.hint}; or {build}" if error.hint else build
@@ -190,12 +168,15 @@ class Images:
         return f"is of another state of {self.recipe.name}, mostly an older one ({key})"
 
     def _here(self) -> list[RunImage]:
-        """The engine's images of the recipe: the one with the version tag, then the newest."""
         store = docker.engine().containerd_store
         found = []
         for digest in dict.fromkeys(docker.image_digests(self.repository)):
             image = docker.image(digest)
-            if image is None or not self._belongs(image):
+            if image is None or image.platform != self.platform:
+                continue
+            # Of the recipe, or of a frozen recipe of its channel.
+            frozen = self.channel and image.labels.get(VERSION, "").startswith(f"{self.channel}-")
+            if image.labels.get(LABEL_RECIPE) != self.recipe.name and not frozen:
                 continue
             names = {n for n in image.names if n.rpartition(":")[0] == self.repository}
             if names and all(f":{UNVERIFIED}" in name for name in names):
@@ -210,13 +191,6 @@ class Images:
             one = RunImage(name, key=key, current=current, digests=image.digests, built=built)
             found.append(((self.tagged in names, image.epoch), one))
         return [image for _, image in sorted(found, key=lambda each: each[0], reverse=True)]
-
-    def _belongs(self, image: docker.Image) -> bool:
-        """Whether an image is of the recipe, or of a frozen recipe of its channel, for the
-        platform."""
-        named = image.labels.get(LABEL_RECIPE) == self.recipe.name
-        frozen = image.labels.get(VERSION, "").startswith(f"{self.channel}-")
-        return image.platform == self.platform and (named or bool(self.channel and frozen))
 
     def _published(self, *, once: bool) -> RunImage | None:
         """The registry's image of the version tag; None where it has none.
@@ -235,7 +209,7 @@ class Images:
             return None
         own = found.platforms.get(self.platform)
         if found.platforms and own is None:
-            raise GoneError(
+            raise errors.GoneError(
                 f"{self.tagged} in the registry has no image for {self.platform}",
                 f"it has {' and '.join(found.platforms)}",
             )
@@ -258,15 +232,12 @@ class Images:
     def _layers_here(image: RemotePlatform) -> int:
         try:
             return docker.layers_here(image.layers)
-        except WorldError:  # no engine answers: a fault of its own
+        except errors.WorldError:  # no engine answers: a fault of its own
             return 0
 
 
 def pull(images: Images, name: str) -> None:
-    """Pull a published image, and give it the tags by which everything finds it without a registry.
-
-    Raises like ``docker.pull``.
-    """
+    """Pull a published image, and give it the tags by which all find it without a registry."""
     images.log(f"pulling {name}")
     docker.pull(name, images.platform)
     found = docker.image(name)
@@ -299,10 +270,9 @@ class LaunchRequest:
     cpu: bool = False
     old: bool = False  # an image of another state of the recipe will do
     card: str = "auto"  # the name of a card in ``cards/``
-    listen: str = HOST
-    key_file: str = ""
-    """The absolute path of the file with the API key; ``OPEN``; empty: not given."""
-    restart: str = RESTART
+    listen: str = services.HOST
+    key_file: str = ""  # the absolute path of the file with the API key; ``OPEN``; empty: not given
+    restart: str = services.RESTART
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +283,7 @@ class Launch:
     settings: Settings
     log: Log
     wanted: LaunchRequest
-    run: Run
+    run: services.Run
     entry: PresetEntry | None  # the preset; None: a recipe is run
 
     @property
@@ -351,7 +321,7 @@ def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: L
     entry = load(catalog).preset(wanted.target) if is_preset(wanted.target) else None
     preset = entry.preset if entry else None
     engine = catalog.engine(preset.recipe if preset else wanted.target)
-    run = Run(entry.name if entry else engine.name, engine.recipe, preset)
+    run = services.Run(entry.name if entry else engine.name, engine.recipe, preset)
     job = Launch(catalog, settings, log, wanted, run, entry)
     _require_guarded(job)
     places = command.places_by_setting(preset, run.recipe)
@@ -371,14 +341,14 @@ def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: L
         elif name.replace("_", "-") == "--max-model-len" and command.tokens(value):
             context = command.tokens(value)  # llama.cpp reads 64K as 64
         elif place == "context":
-            raise RecipeError(
+            raise errors.RecipeError(
                 f"{' '.join(group)} after -- is no number of tokens that builder can check",
                 hint="name the size before --: --context TOKENS",
             )
         elif file:
             given[place] = file
         elif place in own and value:
-            raise RecipeError(
+            raise errors.RecipeError(
                 f"{name} after -- names no file of this machine: {value}",
                 "builder mounts the file that it replaces",
                 f"name a file before --: --{place} FILE",
@@ -398,7 +368,7 @@ def _require_guarded(job: Launch) -> None:
     except ValueError:
         what = f"--listen {wanted.listen} is no IP address"
         hint = "0.0.0.0 is every address of this machine; 127.0.0.1 and ::1 are this machine alone"
-        raise UsageError(what, hint=hint) from None
+        raise errors.UsageError(what, hint=hint) from None
     family = families.ENGINES[recipe.family]
     takes = family.key is not None
     on_purpose = f"or open it on purpose: --api-key-file {OPEN}"
@@ -407,12 +377,12 @@ def _require_guarded(job: Launch) -> None:
         why = "everyone in that network could use the server"
         if not takes:
             why += f", and {recipe.name} {family.no_key}"
-        raise UsageError(what, why, f"{GIVE_KEY if takes else PROXY}; {on_purpose}")
+        raise errors.UsageError(what, why, f"{GIVE_KEY if takes else PROXY}; {on_purpose}")
     if wanted.key_file in {"", OPEN}:
         return
     if not takes:
         what = f"the server of {recipe.name} {family.no_key}"
-        raise UsageError(what, hint=f"{PROXY}; {on_purpose}")
+        raise errors.UsageError(what, hint=f"{PROXY}; {on_purpose}")
     key_of(Path(wanted.key_file))
 
 
@@ -425,10 +395,10 @@ def key_of(file: Path) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", "") or "it is no text"
         hint = "name another file: --api-key-file FILE"
-        raise WorldError(f"cannot read the API key in {file}", why, hint) from error
+        raise errors.WorldError(f"cannot read the API key in {file}", why, hint) from error
     if KEY_RULE.fullmatch(key):
         return key
-    raise WorldError(
+    raise errors.WorldError(
         f"{file} has no API key",
         "a key is one line of ASCII without blanks and quotes, and begins with no hyphen",
         "remove the file, and a key is made; or name another one: --api-key-file FILE",
@@ -436,10 +406,8 @@ def key_of(file: Path) -> str:
 
 
 def write_key(job: Launch) -> str:
-    """Make the user's file with a random key, if it is missing, and the copy for the engine.
-
-    The key; empty where the server asks for none.  Raises ``WorldError``.
-    """
+    """Make the user's file with a random key, if it is missing, and the copy for the engine; the
+    key, empty where the server asks for none."""
     if job.key is None:
         return ""
     file = Path(job.wanted.key_file)
@@ -461,37 +429,33 @@ def write_key(job: Launch) -> str:
                 temporary.chmod(0o444)
     except OSError as error:
         what = f"cannot write {error.filename or file}"
-        raise WorldError(
+        raise errors.WorldError(
             what, error.strerror or "", "name another file: --api-key-file FILE"
         ) from error
     return key
 
 
-def requested(job: Launch, image: str, files: Files) -> Service:
-    """The service of a run with these files, at the address and with the key that the user wants.
-
-    Raises like ``service``.
-    """
+def requested(job: Launch, image: str, files: services.Files) -> services.Service:
+    """The service of a run with these files, at the address and with the key that a user wants."""
     wanted = job.wanted
-    found = service(job.run, image, files, published=wanted.port)
+    found = services.service(job.run, image, files, published=wanted.port)
     found = replace(found, listen=wanted.listen, restart=wanted.restart)
     if job.key is None:
         return found
-    place, copy = f"{KEY}{job.key.suffix}", job.key_copy
+    place, copy = f"{services.KEY}{job.key.suffix}", job.key_copy
     words = (job.key.option, place)
-    option = ServiceOption(words, f"the server asks for the API key in {wanted.key_file}")
+    option = services.ServiceOption(words, f"the server asks for the API key in {wanted.key_file}")
     needs = f"Needs {copy}, made of {wanted.key_file} by `builder run` and `builder export`"
     return replace(
         found,
         key_file=wanted.key_file,
         arguments=(*found.arguments, option),
-        mounts=(*found.mounts, Mount(str(copy), place, file=True)),
+        mounts=(*found.mounts, services.Mount(str(copy), place, file=True)),
         missing=(*found.missing, needs),
     )
 
 
 def _file_of(value: str, directory: Path) -> Path | None:
-    """A file of this machine by its path here, or by its path in the container's models."""
     inside = PurePosixPath(value)
     if inside.is_relative_to(DIRECTORY):
         here = directory / inside.relative_to(DIRECTORY)
@@ -501,16 +465,15 @@ def _file_of(value: str, directory: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def described(job: Launch) -> Service:
+def described(job: Launch) -> services.Service:
     """The service of a preset or a recipe, whether its image and models are here or not.
 
-    The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
-    ``FetchError`` where a given file does not exist.
+    The Hub is asked for the names of files that the preset does not give.
     """
     images = Images(job.catalog, job.run.recipe, job.settings, job.log)
     try:  # by digest, from the registry or the engine; by tag where neither has it
         image = images.find(old=job.wanted.old, published_first=True)
-    except WorldError as error:
+    except errors.WorldError as error:
         job.log(error.what)
         what = f"whether there is an image {images.tagged} is not known"
         image = RunImage(images.tagged, what=what, hint=error.hint)
@@ -520,7 +483,7 @@ def described(job: Launch) -> Service:
     others = {place: file for place, file in own.items() if place not in job.wanted.given}
     directory = job.models_dir
     names = {place: _name_of(place, file, directory, job.log) for place, file in others.items()}
-    files = joined(given_files(job.wanted.given), mounted(others, str(directory), names))
+    files = joined(given_files(job.wanted.given), services.mounted(others, str(directory), names))
     found = requested(job, image.name, files)
     missing = (f"{image.what}: {image.hint}",) if image.what else ()
     return replace(found, local=image.local, incomplete=(*missing, *files.incomplete))
@@ -531,12 +494,12 @@ def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
     knows it."""
     if file.repository is None or file.whole or file.file is not None:
         return file.file or ""
-    found = chosen(file, names_below(directory / file.repository))
+    found = services.chosen(file, services.names_below(directory / file.repository))
     if found:
         return found[0]
     try:
         names = [each.path for each in hub_files(file.repository, file.revision)]
-    except FetchError as error:
-        log(f"{error.what}: {error.why}; {UNKNOWN[place]} stands for its file")
+    except errors.FetchError as error:
+        log(f"{error.what}: {error.why}; {services.UNKNOWN[place]} stands for its file")
         return ""
-    return next(iter(chosen(file, names)), "")
+    return next(iter(services.chosen(file, names)), "")

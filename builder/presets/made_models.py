@@ -223,7 +223,7 @@ def write_shape(name: str, file: Path, size: int | None = None) -> Path:
     A file of ``size`` bytes is smaller by some kB, a small one by up to 2 %, and never larger;
     without a size, most tensors have four bits a weight, and a projector's tensors sixteen.
 
-    Raises ``NoShapeError``, and ``SizeError`` where no quantization of the model has this size.
+    Raises ``SizeError`` where no quantization of the model has this size.
     """
     shape = shapes.shape_of(name)
     header = _write_shape(name, shape, file, usual(shape))
@@ -331,10 +331,7 @@ class TinyModel:
 
 
 def tiny_layers(model: TinyModel) -> int:
-    """The number of layers, without the block that drafts.
-
-    Raises ``RecipeError``.
-    """
+    """The number of layers, without the block that drafts."""
     shape = shapes.tiny(model.shape)
     return len(_layers_with("", shape) - _layers_with(BLOCK, shape))
 
@@ -395,15 +392,10 @@ def _tensors(model: TinyModel, shape: Shape) -> Iterator[tuple[str, NDArray[np.g
             blocks = weights.of(name).astype("int64")
         else:
             blocks = quants.quantize(weights.of(name), kind)
+        layer = _layer(name)
+        idle = model.layers is not None and layer is not None and layer >= model.layers
         # In each of these types, zeros are blocks of zeros.
-        yield name, blocks if _adds(model, name) else 0 * blocks, kind
-
-
-def _adds(model: TinyModel, name: str) -> bool:
-    layer = _layer(name)
-    if model.layers is None or layer is None or _part(name) not in ADDING:
-        return True
-    return layer < model.layers
+        yield name, 0 * blocks if idle and _part(name) in ADDING else blocks, kind
 
 
 def _tiny_kind(shape: Shape, name: str, usual: str) -> Kind:

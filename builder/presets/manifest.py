@@ -29,8 +29,7 @@ from simulator import selection
 
 NAME = "manifest.json"
 LARGEST = 16 << 20  # bytes
-SIGNED = ".sig"
-"""The suffix of the file with the signature."""
+SIGNED = ".sig"  # the suffix of the file with the signature
 
 Text = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Word = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -60,10 +59,8 @@ class Tag(JsonModel):
     created: Text
     version: Text
     platforms: dict[Text, Digest]
-    size: Size
-    """Bytes to download; of several platforms, the largest."""
-    checks: dict[Text, Count]
-    """The number of checks that passed, by kind."""
+    size: Size  # bytes to download; of several platforms, the largest
+    checks: dict[Text, Count]  # the number of checks that passed, by kind
     signed: bool
     reproduced: Text
     """When it was built again with the same digest, by a trusted signer; empty: it is not known."""
@@ -77,8 +74,7 @@ class Image(JsonModel):
     version: Text
     repository: Repository
     architectures: Annotated[list[Code], Field(max_length=50)]
-    driver: Driver
-    """The oldest driver; empty: it is not known."""
+    driver: Driver  # the oldest driver; empty: it is not known
     channel: Text
     tags: Annotated[list[Tag], Field(max_length=500)]
     presets: Annotated[list[Text], Field(max_length=500)]
@@ -99,16 +95,13 @@ class Run(JsonModel):
     quantization: Text
     recipe: Text
     digest: Digest
-    context: Count
-    """Tokens; 0: the engine's default."""
+    context: Count  # tokens; 0: the engine's default
     download: Size | None
-    memory: Size | None
-    """Bytes on all cards, the largest known figure; None: it is not known."""
+    memory: Size | None  # bytes on all cards, the largest known figure; None: it is not known
     cards: Annotated[int, Field(ge=1, le=64)]
     driver: Driver
     tokens_per_second: Annotated[float, Field(ge=0, le=1e6)] | None
-    on: Text
-    """The card of that figure."""
+    on: Text  # the card of that figure
     port: Annotated[int, Field(ge=1, le=65535)]
     arguments: Annotated[list[Word], Field(max_length=500)]
     environment: Annotated[dict[Variable, Word], Field(max_length=100)]
@@ -129,8 +122,7 @@ class Manifest(JsonModel):
     format: Literal[1] = 1
     created: Text
     builder: Text
-    farm: Text
-    """URL of its git repository; empty: it is not known."""
+    farm: Text  # URL of its git repository; empty: it is not known
     signers: Annotated[list[Signer], Field(max_length=20)]
     images: Annotated[list[Image], Field(max_length=2000)]
     runs: Annotated[list[Run], Field(max_length=5000)]
@@ -150,10 +142,7 @@ class Fetched:
 
 
 def fetch(place: str) -> Fetched:
-    """The manifest at a URL, of the file or of the site that has it, or in a file.
-
-    Raises ``FetchError`` where it cannot be read, or is none.
-    """
+    """The manifest at a URL, of the file or of the site that has it, or in a file."""
     place = place if place.endswith(".json") else f"{place.rstrip('/')}/{NAME}"
     content, signature = _read(place, LARGEST), b""
     try:

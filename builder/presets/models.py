@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import AliasPath, Field, ValidationError
 
 from builder.checks.server import mounts_of
 from builder.core import sizes
@@ -44,27 +44,18 @@ BLOCK = 1 << 20
 OFFLINE = "HF_HUB_OFFLINE is set"
 
 
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file of a repository: its path, size in bytes, and sha256 where the Hub tells it."""
+class HubFile(JsonModel):
+    """A file of a repository."""
 
-    path: str
-    size: int
-    sha256: str | None = None
-
-
-class _LargeFile(JsonModel):
-    sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-
-
-class _ListedFile(JsonModel):
-    rfilename: str
-    size: Annotated[int, Field(ge=0, le=LARGEST_FILE)]
-    lfs: _LargeFile | None = None
+    path: str = Field(alias="rfilename")
+    size: Annotated[int, Field(ge=0, le=LARGEST_FILE)]  # bytes
+    sha256: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", validation_alias=AliasPath("lfs", "sha256")
+    )
 
 
 class _Repository(JsonModel):
-    siblings: list[_ListedFile]
+    siblings: list[HubFile]
 
 
 def endpoint() -> str:
@@ -86,10 +77,7 @@ def address(repository: str, path: str, revision: str | None = None) -> str:
 
 
 def authorization(url: str) -> dict[str, str]:
-    """The header with the user's token for the Hub; empty for other servers, and without one.
-
-    Raises ``FetchError`` where the token cannot be read, or a CI server refuses to exchange it.
-    """
+    """The header with the user's token for the Hub; empty for other servers, and without one."""
     if not url.startswith(f"{endpoint()}/"):
         return {}
     from huggingface_hub import get_token
@@ -116,10 +104,7 @@ def hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
             follow=Follow.ANYWHERE,
         )
         response.require(200)
-        listed = [
-            HubFile(each.rfilename, each.size, each.lfs.sha256 if each.lfs else None)
-            for each in _Repository.model_validate_json(response.content).siblings
-        ]
+        listed = _Repository.model_validate_json(response.content).siblings
     except ValidationError as error:
         raise FetchError(what, "its answer is not a list of files") from error
     except WebError as error:
@@ -182,7 +167,7 @@ class Location:
     @property
     def remote(self) -> bool:
         """Whether it is not on this machine."""
-        return is_url(self.place)
+        return self.place.startswith(("http://", "https://"))
 
     @property
     def name(self) -> str:
@@ -232,11 +217,6 @@ class Location:
             raise refused(self, error) from error
 
 
-def is_url(text: str) -> bool:
-    """Whether a model is named by a URL."""
-    return text.startswith(("http://", "https://"))
-
-
 def on_the_hub(repository: str, path: str, revision: str | None = None) -> Location:
     """A file of a repository.  Raises ``FetchError`` where no repository has such a name."""
     url = address(repository, path, revision)
@@ -244,12 +224,9 @@ def on_the_hub(repository: str, path: str, revision: str | None = None) -> Locat
 
 
 def locate(text: str) -> Location:
-    """The place of a model that a user named.
-
-    A file that exists wins over REPO:FILE.  Raises ``FetchError`` where it is neither.
-    """
-    if is_url(text):
-        return Location(text, text)
+    """The place of a model that a user named; a file that exists wins over REPO:FILE."""
+    if (given := Location(text, text)).remote:
+        return given
     file = Path(text).expanduser()
     if file.is_file():
         return Location(str(file.absolute()), text)
@@ -328,9 +305,8 @@ def download(fetches: Sequence[Fetch], directory: Path, progress: Progress) -> N
     """Download the files that are not there; each appears when it is complete.
 
     Raises ``SpaceError`` before the first byte where the disk has no room for all of them,
-    ``WorldError`` where the directory cannot be written or something else has the name of a file,
-    ``FetchError`` where the server fails
-    or gives other bytes, ``BusyError`` where another run downloads the same file.
+    ``FetchError`` where the server fails or gives other bytes, ``BusyError`` where another run
+    downloads the same file.
     """
     require_writable(directory, "set BUILDER_MODELS_DIR to a directory that you can write to")
     left = sum(each.left for each in fetches)

@@ -61,8 +61,7 @@ class Proposal:
     offloaded: int  # layers whose experts stay in the machine's memory
     host_memory: int | None  # for these experts
     driver: str
-    get: str
-    """The command that downloads the file."""
+    get: str  # the command that downloads the file
     command: str
 
     @property
@@ -90,7 +89,9 @@ def proposals(
     """
     served = {each.short_name for each in answer.recommended}
     names: dict[str, str] = {}
-    for short, name in answer.models:
+    models_of = [(each.short_name, each.model) for each in answer.fits]
+    models_of += [(each.short_name, each.model) for each in answer.excluded]
+    for short, name in models_of:
         if short not in served:
             names[short] = min(names.get(short, name), name, key=len)
     results = [
@@ -131,7 +132,6 @@ def _rows(shape: Shape) -> int:
 
 
 def _states(shape: Shape) -> Iterator[int]:
-    """The bytes of each recurrent layer's state."""
     state = shapes.number(shape, "ssm.state_size", 0) * shapes.number(shape, "ssm.inner_size", 0)
     for name, dimensions in shape.tensors.items():
         if name.endswith("ssm_conv1d.weight"):
@@ -139,15 +139,12 @@ def _states(shape: Shape) -> Iterator[int]:
 
 
 def _experts(shape: Shape, size: int) -> float:
-    """The bytes of the experts of a layer."""
     experts = shapes.weight_bytes(shape, size, checkpoint=False)["experts"]
     return experts / shapes.expert_layers(shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A model without a preset that is known to fit."""
-
     known: Known
     choice: Choice
     models: Path
@@ -190,7 +187,6 @@ class _Model:
         return self.unserved(f"{smallest} with {least} tokens, {has}", recipe)
 
     def recipe(self) -> Recipe | None:
-        """The newest image of llama.cpp that runs on the card, and that was tried."""
         question, machine = self.known.question, self.choice.machine
         able = []
         for entry in question.catalog.engines.values():
@@ -265,7 +261,6 @@ class _Model:
             return None, str(error)
 
     def refused(self) -> str:
-        """Why the model's presets do not run, or are not known to."""
         for fit in self.choice.fits:
             if fit.short_name == self.short_name:
                 lacks = "it needs a file of yours" if fit.needs_file else "nobody knows if it fits"

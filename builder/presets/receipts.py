@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -150,19 +150,12 @@ def parse(content: bytes, name: str) -> Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiptEntry:
-    """A receipt that was taken; ``name`` is its file's without the suffix."""
-
-    name: str
-    receipt: Receipt
-
-
-@dataclass(frozen=True, slots=True)
 class Receipts:
-    """The receipts of a farm, by name, and the problems of the other files of ``receipts/``."""
+    """The receipts of a farm, by the names of their files without the suffix, and the problems of
+    the other files of ``receipts/``."""
 
-    entries: tuple[ReceiptEntry, ...] = ()
-    invalid: tuple[ReceiptError, ...] = ()
+    entries: Mapping[str, Receipt]
+    invalid: Sequence[ReceiptError]
 
     def require_valid(self) -> None:
         """Raise ``ReceiptError`` that names all files that are left out."""
@@ -197,10 +190,7 @@ def path_of(catalog: Catalog, receipt: Receipt) -> Path:
 
 
 def write_receipt(catalog: Catalog, receipt: Receipt) -> Path:
-    """Write a checked receipt to its file.
-
-    Raises ``ReceiptError`` where there is one of that name, or it cannot be written.
-    """
+    """Write a checked receipt to its file, which must be new."""
     file = path_of(catalog, receipt)
     if file.exists():
         raise ReceiptError(
@@ -219,16 +209,16 @@ def write_receipt(catalog: Catalog, receipt: Receipt) -> Path:
 
 
 def of_presets(
-    entries: Sequence[ReceiptEntry], catalog: Catalog, presets: Sequence[PresetEntry]
+    entries: Mapping[str, Receipt], catalog: Catalog, presets: Sequence[PresetEntry]
 ) -> dict[str, list[Measured]]:
     """The receipts that are runs of each preset, the newest first, by the preset's name."""
-    newest = sorted(entries, key=lambda each: each.receipt.created, reverse=True)
+    newest = sorted(entries.items(), key=lambda each: each[1].created, reverse=True)
     return {
         preset.name: [
-            _measured(each)
-            for each in newest
-            if each.receipt.image.recipe == preset.preset.recipe
-            and is_run_of(each.receipt, preset.preset, catalog.engine(preset.preset.recipe).recipe)
+            _measured(name, each)
+            for name, each in newest
+            if each.image.recipe == preset.preset.recipe
+            and is_run_of(each, preset.preset, catalog.engine(preset.preset.recipe).recipe)
         ]
         for preset in presets
     }
@@ -303,20 +293,19 @@ def interval(point: ReceiptFigures) -> tuple[float, float] | None:
     return (max(round(found[0], 2), 0.0), round(found[1], 2)) if found is not None else None
 
 
-def _measured(entry: ReceiptEntry) -> Measured:
+def _measured(name: str, receipt: Receipt) -> Measured:
     figures = [
         Figure(
             tokens_per_second=round(point.mean, 2),
             interval=interval(point),
             runs=len(point.runs),
             context=point.context,
-            by=entry.receipt.by or "",
-            receipt=entry.name,
+            by=receipt.by or "",
+            receipt=name,
         )
-        for point in entry.receipt.measured
+        for point in receipt.measured
     ]
-    cards = tuple((card.name, card.memory) for card in entry.receipt.cards)
-    return Measured(cards, tuple(figures))
+    return [(card.name, card.memory) for card in receipt.cards], figures
 
 
 def _options(words: Sequence[str], recipe: Recipe) -> dict[str, tuple[str, ...]]:
@@ -407,7 +396,7 @@ FASTEST = 1e6  # tokens per second
 def require_valid(
     receipt: Receipt,
     catalog: Catalog,
-    taken: Sequence[ReceiptEntry],
+    taken: Mapping[str, Receipt],
     published: Published,
     now: datetime,
 ) -> None:
@@ -418,10 +407,9 @@ def require_valid(
     """
     found = list(findings(receipt, catalog, now))
     runs = [each.runs for each in receipt.measured]
-    for entry in taken:
-        there = entry.receipt
+    for name, there in taken.items():
         if there.image == receipt.image and [each.runs for each in there.measured] == runs:
-            found.append(f"it is there already: {entry.name}")
+            found.append(f"it is there already: {name}")
     found = found or list(_unpublished(receipt, published))
     if found:
         raise ReceiptError("the receipt is refused", "\n".join(found))
@@ -429,7 +417,7 @@ def require_valid(
 
 def checked(catalog: Catalog, now: datetime) -> Receipts:
     """The valid receipts of a farm, and the faults of the others.  The registry is not asked."""
-    entries, invalid = [], []
+    entries, invalid = {}, []
     for file in sorted((catalog.root / "receipts").glob("*.json"), key=attrgetter("stem")):
         try:
             receipt = read_receipt(file)
@@ -442,8 +430,8 @@ def checked(catalog: Catalog, now: datetime) -> Receipts:
         if faults:
             invalid.append(ReceiptError(f"{file.name} is no valid receipt", faults))
         else:
-            entries.append(ReceiptEntry(file.stem, receipt))
-    return Receipts(tuple(entries), tuple(invalid))
+            entries[file.stem] = receipt
+    return Receipts(entries, invalid)
 
 
 def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]:

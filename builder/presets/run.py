@@ -15,13 +15,7 @@ from statistics import median
 
 from builder.build.record import newest_good
 from builder.core import sizes
-from builder.core.errors import (
-    BuilderError,
-    BusyError,
-    FitError,
-    UntriedError,
-    WorldError,
-)
+from builder.core.errors import BuilderError, BusyError, FitError, UntriedError, WorldError
 from builder.core.files import too_full
 from builder.core.log import Log, duration
 from builder.core.settings import Settings
@@ -33,15 +27,7 @@ from builder.engines.servers import ApiFlavor, flavor_of
 from builder.presets import cards, choose, command, servers
 from builder.presets.cards import Machine
 from builder.presets.choose import AUTO, Question, driver_on, no_image, tried
-from builder.presets.images import (
-    Images,
-    Launch,
-    RunImage,
-    prepared,
-    pull,
-    requested,
-    write_key,
-)
+from builder.presets.images import Images, Launch, RunImage, prepared, pull, requested, write_key
 from builder.presets.models import RESERVE, Located, Missing, Progress, download, located
 from builder.presets.servers import Found
 from builder.presets.service import Run, Service
@@ -76,7 +62,7 @@ def require(name: str, faults: Sequence[BuilderError]) -> None:
 def question_of(job: Launch) -> Question:
     """What is known of a run, for a machine without cards."""
     root, entries = job.catalog.root, [job.entry] if job.entry else []
-    trials, refused, _ = tried(root, job.settings.state_dir, entries, [job.run.recipe.name])
+    trials, refused = tried(root, job.settings.state_dir, entries, [job.run.recipe.name])
     published = cards.known(root, {each.preset.card for each in entries})
     return Question(
         Machine(()),
@@ -130,7 +116,9 @@ def cards_of(
     for group in combinations(numbers, count):
         found = tuple(here.cards[number] for number in group)
         asked = replace(question, machine=Machine(found, platform=here.platform))
-        why = choose.faults(job.entry, asked) if job.entry else unfit_for_recipe(run, asked.machine)
+        why = (
+            choose.faults(job.entry, asked) if job.entry else _unfit_for_recipe(run, asked.machine)
+        )
         names = " and ".join(card.name for card in found)
         new = {f"{names}: {each}": OTHERS if job.entry else BUILD for each in why}
         if not new:
@@ -139,13 +127,11 @@ def cards_of(
     return (), [*faults, *(WorldError(what, hint=hint) for what, hint in unfit.items())]
 
 
-def unfit_for_recipe(run: Run, here: Machine) -> list[str]:
-    """Why the image of a recipe does not run on the first card of a machine."""
+def _unfit_for_recipe(run: Run, here: Machine) -> list[str]:
     return [*no_image(run.recipe, here.cards[:1], here.platform, "the")]
 
 
-def engine_faults(*, cpu: bool) -> Iterator[BuilderError]:
-    """Whether the engine answers, and, where the run is not on the ``cpu``, has GPUs."""
+def _engine_faults(*, cpu: bool) -> Iterator[BuilderError]:
     try:
         engine = docker.ask_engine()
         if not cpu and not engine.has_nvidia_runtime and not engine.has_nvidia_cdi:
@@ -154,8 +140,7 @@ def engine_faults(*, cpu: bool) -> Iterator[BuilderError]:
         yield error
 
 
-def image_faults(image: RunImage, target: str) -> Iterator[BuilderError]:
-    """Whether Docker lacks the image that the recipe asks for, and how to get it."""
+def _image_faults(image: RunImage, target: str) -> Iterator[BuilderError]:
     if image.what:
         yield WorldError(image.what, hint=image.hint)
     elif not image.local:
@@ -164,8 +149,7 @@ def image_faults(image: RunImage, target: str) -> Iterator[BuilderError]:
         yield WorldError(what, hint=pull)
 
 
-def file_faults(found: Located, target: str) -> Iterator[BuilderError]:
-    """The models that are not here, with their size and how to get them."""
+def _file_faults(found: Located, target: str) -> Iterator[BuilderError]:
     for place, error in found.unusable.items():
         yield WorldError(f"the {NAMES[place]}: {error.what}", error.why, error.hint)
     for each in found.missing:
@@ -206,7 +190,7 @@ def refusal(job: Launch, card: str) -> FitError | None:
     on_card = None if run.cpu else here
     why = [*filter(None, [question.refused.get(run.recipe.name)])]
     if job.entry is None:
-        why += unfit_for_recipe(run, on_card) if on_card else []
+        why += _unfit_for_recipe(run, on_card) if on_card else []
     elif on_card:
         why += choose.faults(job.entry, replace(question, machine=on_card))
     else:
@@ -273,7 +257,7 @@ def launch(
     run, target = job.run, job.wanted.target
     cpu = run.cpu or not start
     devices, faults = ((), []) if cpu else _devices(job, card)
-    faults += (engine := [*engine_faults(cpu=cpu)])
+    faults += (engine := [*_engine_faults(cpu=cpu)])
     images = Images(job.catalog, run.recipe, job.settings, job.log)
     image = _image(images, old=job.wanted.old)
     files = located(run, job.models_dir, job.wanted.given)
@@ -291,7 +275,6 @@ def launch(
         return replace(found, name=name or found.name, devices=devices, cdi=cdi)
 
     lacking = [*_to_obtain(job, images, image), *(each.task for each in files.missing)]
-    _tell_of_old_models(job, files)
     ready = described()
     free = replaces is None and start  # the server that it replaces has the name, and the port
     there = servers.existing(ready.name) if free and not engine else None
@@ -322,8 +305,8 @@ def launch(
             files = fetched(job, files.missing, progress)
             ready = described()
     faults += errors
-    faults += image_faults(image, target)
-    faults += file_faults(files, target)
+    faults += _image_faults(image, target)
+    faults += _file_faults(files, target)
     require(run.name, faults)
     if not start:
         job.log(f"{image.name} {'and its models are' if files.files.places else 'is'} here")
@@ -391,13 +374,6 @@ def compared(catalog: Catalog, settings: Settings, log: Log, server: Found) -> O
     except BuilderError as error:
         return Outdated(server, f"{error.what}, so it cannot be started anew")
     return Outdated(server, "", job)
-
-
-def _tell_of_old_models(job: Launch, files: Located) -> None:
-    """Name the directory of the checkout that earlier versions downloaded to."""
-    old = job.catalog.root / "models"
-    if files.missing and old.is_dir() and old != job.models_dir:
-        job.log(f"models are in {job.models_dir} now: move them: mv {old}/* {job.models_dir}/")
 
 
 def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError]]:

@@ -29,25 +29,12 @@ from pydantic import (
 from builder.core.errors import RecipeError
 from builder.core.json_model import first_error
 from builder.core.names import why_not_writable
-from builder.recipes.fields import (
-    HUB_FILE,
-    HUB_REPOSITORY,
-    MEMORY_SIZE,
-    MONTH,
-    PLAIN,
-    THREAD,
-    WEB_URL,
-    Commit,
-    Model,
-    Name,
-    Sha256,
-    Text,
-    Value,
-    VariableName,
-)
+from builder.recipes import fields
+from builder.recipes.fields import PLAIN, Commit, Model, Name, Sha256, Text, Value, VariableName
 from simulator.work import Work, WorkPath
 
 M = TypeVar("M", bound=BaseModel)
+DIRECTORY = "/models"  # the models directory in a container
 TRIALS = "trials"  # the directory of what images showed without a GPU
 DIRECTORY = "/models"  # the models directory in a container
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
@@ -289,10 +276,7 @@ class PresetUse:
 
 
 def read_trials(file: Path, model: type[M]) -> M | None:
-    """A file of ``trials/`` as far as ``model`` needs it; None where there is none.
-
-    Raises ``RecipeError`` where it is invalid.
-    """
+    """A file of ``trials/`` as far as ``model`` needs it; None where there is none."""
     try:
         return model.model_validate_json(file.read_bytes())
     except FileNotFoundError:
@@ -317,9 +301,9 @@ class Origin(Model):
 
     title: Text | None = None
     """Title of the page or of the thread."""
-    url: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN] | None = None
+    url: Annotated[str, StringConstraints(pattern=fields.WEB_URL), PLAIN] | None = None
     """Address of the page."""
-    published: Annotated[str, StringConstraints(pattern=MONTH), PLAIN] | None = None
+    published: Annotated[str, StringConstraints(pattern=fields.MONTH), PLAIN] | None = None
     """Month or day: "2026-05", "2026-05-23"."""
 
     @model_validator(mode="after")
@@ -338,10 +322,13 @@ class ModelFile(Model):
 
     name: Text | None = None
     """Its usual name: "Qwen3.6 27B"."""
-    repository: Annotated[str, StringConstraints(pattern=HUB_REPOSITORY), PLAIN] | None = None
+    repository: Annotated[str, StringConstraints(pattern=fields.HUB_REPOSITORY), PLAIN] | None = (
+        None
+    )
     """OWNER/NAME on the Hugging Face Hub; without it, the user names a file."""
     file: (
-        Annotated[str, StringConstraints(pattern=HUB_FILE), PLAIN, AfterValidator(_writable)] | None
+        Annotated[str, StringConstraints(pattern=fields.HUB_FILE), PLAIN, AfterValidator(_writable)]
+        | None
     ) = None
     """Path of the file in the repository."""
     quantization: Text | None = None
@@ -453,7 +440,7 @@ class ContainerOptions(Model):
 
     ipc: Literal["host"] | None = None
     """IPC namespace (``docker run --ipc``)."""
-    shm_size: Annotated[str, StringConstraints(pattern=MEMORY_SIZE), PLAIN] | None = None
+    shm_size: Annotated[str, StringConstraints(pattern=fields.MEMORY_SIZE), PLAIN] | None = None
     """Size of /dev/shm (``docker run --shm-size``): "16g"."""
     memlock: bool = False
     """True: it locks memory without a limit (``docker run --ulimit memlock=-1``)."""
@@ -466,7 +453,7 @@ class Caveat(Model):
 
     text: Text
     """The problem, in a sentence."""
-    thread: Annotated[str, StringConstraints(pattern=THREAD), PLAIN] | None = None
+    thread: Annotated[str, StringConstraints(pattern=fields.THREAD), PLAIN] | None = None
     """Where it is discussed: "Anbeeld/beellama.cpp#7"."""
     only: Literal["memory", "HAMi", "source"] | None = None
     """Where alone it holds: on cards with no more memory than the preset's; on vGPU hosts; for the

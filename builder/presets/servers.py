@@ -23,13 +23,7 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 
 from builder.checks.server import NotServingError, Server, ServerClient, UnansweredError
-from builder.core.errors import (
-    BusyError,
-    UntriedError,
-    UsageError,
-    WorldError,
-    suggestion,
-)
+from builder.core.errors import BusyError, UntriedError, UsageError, WorldError, suggestion
 from builder.core.log import Log
 from builder.core.parallel import lines_of
 from builder.docker import containers
@@ -52,16 +46,11 @@ from builder.presets.service import (
 
 LABEL_RUN = "builder.run"
 """The identity of a server: sha256 over all that decides how it is started, but its port."""
-LABEL_START = "builder.start"
-"""The process that started it, by a name that no other has."""
-LABEL_NAME = "builder.preset"
-"""The name of its preset or recipe."""
-LABEL_REQUEST = "builder.request"
-"""What the user asked for: a ``LaunchRequest`` as JSON."""
-LABEL_CATALOG = "builder.catalog"
-"""The path of the checkout that started it."""
-LABEL_SETTINGS = "builder.settings"
-"""sha256 over what preset and recipe say of its start."""
+LABEL_START = "builder.start"  # the process that started it, by a name that no other has
+LABEL_NAME = "builder.preset"  # the name of its preset or recipe
+LABEL_REQUEST = "builder.request"  # what the user asked for: a ``LaunchRequest`` as JSON
+LABEL_CATALOG = "builder.catalog"  # the path of the checkout that started it
+LABEL_SETTINGS = "builder.settings"  # sha256 over what preset and recipe say of its start
 REQUEST = TypeAdapter(LaunchRequest)
 ENDED = {"exited", "dead"}
 GUARD_TIMEOUT = 10.0  # seconds
@@ -71,6 +60,11 @@ HINTS = {
     "address already in use": "choose another one: --port N",
     "is already in use by container": "another `builder run` started it at the same time",
 }  # the next step, by a part of Docker's message
+
+
+def _label(name: str) -> property:
+    """A label of a container; empty where it has none."""
+    return property(lambda found: found.labels.get(name, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +83,15 @@ class Found:
     since: str = ""  # when it started, or ended (RFC 3339)
     key_copy: str = ""  # the path of the file with its API key; empty: it asks for none
 
-    @property
-    def run(self) -> str:
-        """The identity of the run that started it; empty where builder did not."""
-        return self.labels.get(LABEL_RUN, "")
+    run = _label(LABEL_RUN)  # the identity of the run that started it; empty where builder did not
+    checkout = _label(LABEL_CATALOG)  # the path of the checkout that started it
+    version = _label(VERSION)  # of its image
+    key = _label(LABEL_KEY)  # the build key of its image
 
     @property
     def title(self) -> str:
         """The name of its preset or recipe."""
         return self.labels.get(LABEL_NAME, self.name)
-
-    @property
-    def checkout(self) -> str:
-        """The path of the checkout that started it; empty where none is known."""
-        return self.labels.get(LABEL_CATALOG, "")
-
-    @property
-    def version(self) -> str:
-        """The version of its image; empty: not known."""
-        return self.labels.get(VERSION, "")
-
-    @property
-    def key(self) -> str:
-        """The build key of its image; empty: not known."""
-        return self.labels.get(LABEL_KEY, "")
 
     @property
     def recipe_key(self) -> str:
@@ -175,10 +154,7 @@ def existing(name: str) -> Found | None:
 
 
 def all_servers() -> list[Found]:
-    """The servers that any checkout started in this engine, by name.
-
-    Raises ``WorldError`` where no engine answers.
-    """
+    """The servers that any checkout started in this engine, by name."""
     listed = docker.call("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL_RUN}")
     if listed.returncode != 0:
         docker.ask_engine()
@@ -215,8 +191,7 @@ def _found(each: Mapping[str, Any]) -> Found:
 def named(name: str, servers: Sequence[Found], root: Path) -> Found:
     """The server of that name: its container's, its preset's, or the beginning of one of them.
 
-    Servers of another checkout than ``root`` go by their container's name alone.  Raises
-    ``UsageError``.
+    Servers of another checkout than ``root`` go by their container's name alone.
     """
     own = [each for each in servers if name and each.checkout == str(root)]
     for match in (str.__eq__, str.startswith):
@@ -339,7 +314,6 @@ def _run(service: Service, labels: Mapping[str, str]) -> None:
 
 
 def _require_guarded(service: Service, flavor: ApiFlavor) -> None:
-    """Raise ``UntriedError`` where a server answers to those who do not have its key."""
     try:
         status = ServerClient(service.url).status(flavor.chat, GUARD_TIMEOUT)
     except UnansweredError as error:
@@ -423,7 +397,6 @@ def stop(found: Found) -> None:
 
 
 def _require(what: str, *words: str) -> None:
-    """Have Docker do something; raise ``WorldError``, ``what``, where it does not."""
     done = docker.call(*words)
     if done.returncode != 0:
         raise WorldError(what, done.stderr.strip())

@@ -22,8 +22,7 @@ from builder.presets import command
 from builder.presets.schema import DIRECTORY, Caveat, ContainerOptions, ModelFile, Preset
 from builder.recipes.schema import Recipe
 
-HOST = "127.0.0.1"
-"""The address that a service is published on, where the user names no other."""
+HOST = "127.0.0.1"  # the address that a service is published on, where the user names no other
 KEY = "/run/api-key"  # the file of the API key in a container, less its suffix
 LOADING = 900  # seconds to load the weights of a model
 RESTART = "unless-stopped"
@@ -111,10 +110,8 @@ class Service:
     user: int | None = None
     """Number of its user; None: the user of a published base, which may be root."""
     restart: str | None = RESTART
-    listen: str = HOST
-    """The address of this machine that its port is published on."""
-    key_file: str = ""
-    """The user's file with the API key that it asks for; empty: it asks for none."""
+    listen: str = HOST  # the address of this machine that its port is published on
+    key_file: str = ""  # the user's file with the API key that it asks for; empty: it asks for none
     loading: int = LOADING
     notes: tuple[str, ...] = ()
     slower: tuple[str, ...] = ()
@@ -169,11 +166,7 @@ class Run:
 
 
 def service(run: Run, image: str, files: Files, *, published: int | None = None) -> Service:
-    """The service of a run whose models are ``files``.
-
-    Raises ``RecipeError`` where the recipe is no server, does not take one of the files or a size
-    of the context, or has no model.
-    """
+    """The service of a run whose models are ``files``, if its recipe takes them and the context."""
     recipe = families.complete(run.recipe)
     port = recipe.image.port
     if port is None:
@@ -382,7 +375,6 @@ def _state(group: Sequence[str], recipe: Recipe) -> tuple[str, bool, tuple[str, 
 
 
 def _reason(group: Sequence[str], run: Run, files: Files) -> str:
-    """Why an option is given: its meaning, and the file that it names."""
     name = command.option_of(group[0])
     parts = [_reasons()["option"].get(name, "")]
     for place, path in files.places.items():

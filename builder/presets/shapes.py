@@ -32,20 +32,13 @@ Count = Annotated[int, Field(gt=0)]
 T = TypeVar("T")
 
 
-class NoShapeError(ValueError):
-    """There is no shape of a name; the text names the nearest one."""
-
-
 class Tokenizer(Model):
     """A vocabulary of ``size`` tokens, as ``write_tokens`` makes it."""
 
-    model: Text
-    """``tokenizer.ggml.model``: gpt2 or gemma4."""
+    model: Text  # ``tokenizer.ggml.model``: gpt2 or gemma4
     size: Count
-    pre: str = ""
-    """``tokenizer.ggml.pre``; empty where the model decides it."""
-    mask: int | None = None
-    """The id of the token that stands for one to be drafted."""
+    pre: str = ""  # ``tokenizer.ggml.pre``; empty where the model decides it
+    mask: int | None = None  # the id of the token that stands for one to be drafted
 
 
 class Layers(Model):
@@ -58,8 +51,7 @@ class Layers(Model):
 class TensorFile(Model):
     """``shapes/tensors/NAME.toml``: tensors that models have in common, in groups."""
 
-    blocks: Text = "blk"
-    """The prefix before the number of a layer in the names of its tensors."""
+    blocks: Text = "blk"  # the prefix before the number of a layer in the names of its tensors
     fixed: dict[str, Text] = Field(default_factory=dict)
     """ggml's types of tensors whose type no quantization changes, by a part of their names."""
     group: dict[str, dict[str, list[Count | Text]]]
@@ -92,22 +84,17 @@ class ShapeFile(Model):
     """``shapes/NAME.toml``: a model."""
 
     architecture: Text
-    kind: Text = "model"
-    """``general.type``: model, or mmproj for a multimodal projector."""
-    tensors: Text
-    """The file of ``shapes/tensors`` that has the groups."""
-    parts: list[Text]
-    """The groups outside of the layers."""
-    kinds: dict[str, list[Text]]
-    """The groups of each kind of layer."""
+    kind: Text = "model"  # ``general.type``: model, or mmproj for a multimodal projector
+    tensors: Text  # the file of ``shapes/tensors`` that has the groups
+    parts: list[Text]  # the groups outside of the layers
+    kinds: dict[str, list[Text]]  # the groups of each kind of layer
     layers: list[Layers]
     repositories: list[Text] = Field(default_factory=list)
     """Repositories of the Hugging Face Hub whose files have this shape."""
     same: list[Text] = Field(default_factory=list)
     """Names of other models whose tensors have this shape."""
     tokenizer: Tokenizer | None = None
-    values: dict[str, Value]
-    """By key, without the architecture before it: ``attention.head_count``."""
+    values: dict[str, Value]  # by key, without the architecture before it: ``attention.head_count``
     file: list[ListedFile] = Field(default_factory=list)
     """Files of ``repositories`` whose size somebody states."""
 
@@ -160,9 +147,9 @@ def _shape_files() -> Mapping[str, ShapeFile]:
 
 @cache
 def shape_of(name: str) -> Shape:
-    """The shape of this name; raises ``NoShapeError``, and ``RecipeError`` for an invalid file."""
+    """The shape of this name; raises ``RecipeError`` for an invalid file, and without one."""
     if name not in shape_names():
-        raise NoShapeError(f"no shape is named {name}{suggestion(name, list(shape_names()))}")
+        raise RecipeError(f"no shape is named {name}{suggestion(name, list(shape_names()))}")
     return read_shape(_folder() / f"{name}.toml")
 
 
@@ -374,7 +361,6 @@ def computed_speed(
     engine: str,
     bandwidth: int,
     published: int,
-    filled: int = FILLED,
     accepted: float | None = None,
 ) -> Figure:
     """The speed of a preset on a card: of one stream, after a short prompt.
@@ -382,14 +368,13 @@ def computed_speed(
     ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
     the card of the published run, in bytes a second, 0: not known.  ``accepted`` is the share of
     drafted tokens that another run of the model had; where no acceptance is known, the published
-    run gives the tokens of a step.  ``filled`` tokens are in the cache.  Raises
-    ``NotComputedError``.
+    run gives the tokens of a step.  Raises ``NotComputedError``.
     """
     if preset.cards > 1:
         raise NotComputedError("it runs on several cards, whose exchange is not computed")
     if not bandwidth:
         raise NotComputedError("the bandwidth of the card is not known")
-    now = step(preset, engine, filled, accepted)
+    now = step(preset, engine, accepted)
     tokens = now.tokens
     if tokens is None:
         own = preset.published
@@ -401,15 +386,14 @@ def computed_speed(
     return Figure(round(speed, 2), (low, high))
 
 
-def step(
-    preset: Preset, engine: str, filled: int = FILLED, accepted: float | None = None
-) -> DecodeStep:
+def step(preset: Preset, engine: str, accepted: float | None = None) -> DecodeStep:
     """The bytes that a step of a preset reads, and its tokens; the arguments are as of
     ``computed_speed``.  Raises ``NotComputedError``."""
     size, options = _size(preset), values_of(preset.serve.arguments)
     if OFFLOADING & options.keys() - EXPERTS.keys():
         raise NotComputedError("the machine's memory holds a part of it")
-    itself = _drafts_itself(preset, options)
+    own = {"--spec-type", "--speculative-config"} & options.keys()
+    itself = preset.drafter is None and bool(own)
     drafts = itself or preset.drafter is not None
     drafted = drafted_tokens(options) if drafts else 0
     accepted = accepted if preset.acceptance is None else preset.acceptance
@@ -426,7 +410,7 @@ def step(
     host = experts * _on_host(shape, options)
     read = weights["layers"] + weights["output"] + experts - host
     read += _drafter(preset, weights, shape, drafted)
-    read += cache_bytes(shape, *cache_bits(options), filled)
+    read += cache_bytes(shape, *cache_bits(options), FILLED)
     uneven = engine != "vllm" and (drafts or bool(weights["experts"]))
     return DecodeStep(read, uneven, tokens, host)
 
@@ -437,14 +421,9 @@ def expert_layers(shape: Shape) -> int:
 
 
 def _on_host(shape: Shape, options: Mapping[str, str]) -> float:
-    """The share of the experts that options keep in the machine's memory."""
     given = [options.get(name, "") or of_all for name, of_all in EXPERTS.items() if name in options]
     layers = max((int(each) for each in given if each.isdecimal()), default=0)
     return min(1.0, layers / (expert_layers(shape) or 1))
-
-
-def _drafts_itself(preset: Preset, options: Mapping[str, str]) -> bool:
-    return preset.drafter is None and bool({"--spec-type", "--speculative-config"} & options.keys())
 
 
 def _size(preset: Preset) -> int:

@@ -1,7 +1,7 @@
 """The facts that the pages of the site and ``index.json`` show.
 
 A fact that is not known is empty or None, and then stands neither on a page nor in the file.
-docs/development.md says what each fact is.
+docs/development.md says what each fact is; sizes are bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from builder import __version__
 from builder.build import compilers as tables
 from builder.build.compilers import Table, Thread
 from builder.build.record import Record, newest_good
-from builder.build.reports import KeptTrials, kept_of
+from builder.build.reports import kept_of
 from builder.core import errors
 from builder.core.errors import WorldError
 from builder.core.files import workspace
@@ -30,7 +30,6 @@ from builder.core.settings import Settings
 from builder.engines.device_code import codes_of
 from builder.engines.families import complete
 from builder.engines.layout import LABEL_RECIPE
-from builder.image.code_paths import CodePaths
 from builder.plan.explain import explained
 from builder.presets import cards, choose, exports, manifest
 from builder.presets import catalog as preset_files
@@ -39,63 +38,37 @@ from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Known, Obstacle, Refusal, known
 from builder.presets.manifest import Manifest
 from builder.presets.proposals import Proposal, Unserved, proposals
-from builder.presets.receipts import Receipt, ReceiptEntry, interval
-from builder.presets.schema import ModelFile, Preset, PresetUse
-from builder.presets.service import Run, mounted, service
+from builder.presets.receipts import Receipt, interval
+from builder.presets.schema import Preset, PresetUse
+from builder.presets.service import Run, Service, mounted, service
 from builder.publish import attachments
+from builder.publish import verdicts as signed
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
-from builder.publish.registry import RemotePlatform, Repository, described
+from builder.publish.registry import Repository, described
 from builder.publish.signing import trust_of
-from builder.publish.tags import Move, moves, open_repository
-from builder.publish.verdicts import (
-    SLSA,
-    VERDICT,
-    PublicSigner,
-    kind_of,
-    of_all,
-    referrers,
-    reproduced,
-    signers_of,
-    verdicts_on,
-)
+from builder.publish.tags import moves, open_repository
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources import git
+
+Fact = Mapping[str, Any]
+"""A tag, an image, a speed or a measurement, with the names of ``index.json``."""
 
 # A recipe's tags in the registry: digests, sizes, attachments, moves and nights.
 
 DOCUMENTS = {
     attachments.SPDX: "SPDX",
-    SLSA: "SLSA provenance",
+    signed.SLSA: "SLSA provenance",
     attachments.VEX: "OpenVEX",
-    VERDICT: "verdict",
+    signed.VERDICT: "verdict",
 }
 """The attached documents that a page names, by their kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTag:
-    """A tag of a registry, and its image."""
-
-    tag: str
-    digest: str
-    created: str
-    version: str
-    commit: str
-    platforms: Mapping[str, RemotePlatform]
-    download_size: int
-    update_size: int | None
-    signed: bool
-    reproduced: str
-    documents: tuple[str, ...]
-    checks: Mapping[str, int]
-    moves: tuple[Move, ...]
-
-
 def published_tags(
     repository: Repository, recipe: Recipe, settings: Settings, recipes: Collection[str] = ()
-) -> tuple[PublishedTag, ...]:
+) -> tuple[Fact, ...]:
     """A recipe's tags in the registry.
 
     A tag is left out if the registry lacks it, or its image belongs to another one of ``recipes``:
@@ -109,7 +82,7 @@ def published_tags(
 
 def _tag(
     repository: Repository, tag: str, settings: Settings, others: Collection[str]
-) -> PublishedTag | None:
+) -> Fact | None:
     manifest = repository.manifest(tag)
     if manifest is None:
         return None
@@ -119,99 +92,34 @@ def _tag(
     with workspace(settings.cache_dir) as work:
         noted = moves(repository, tag, trust_of(settings, work))
     digests = dict.fromkeys((manifest.digest, *(each.digest for each in image.platforms.values())))
-    attached = {digest: referrers(repository, digest) for digest in digests}
+    attached = {digest: signed.referrers(repository, digest) for digest in digests}
     entries = [entry for found in attached.values() for entry in found]
-    kinds = {kind_of(entry) for entry in entries}
+    kinds = {signed.kind_of(entry) for entry in entries}
     own = [str(entry.get("artifactType")) for entry in attached[manifest.digest]]
     images = [each.digest for each in image.platforms.values()] or [manifest.digest]
-    verdicts = [each for digest in digests for each in verdicts_on(attached[digest], digest)]
-    again = of_all([reproduced(attached[each], each, settings) for each in images])
-    return PublishedTag(
-        tag=tag,
-        digest=manifest.digest,
-        created=image.created,
-        version=image.version,
-        commit=image.revision,
-        platforms=image.platforms,
-        download_size=image.download_size,
-        update_size=noted[0].update if noted else None,
-        signed=any(kind.startswith(SIGNATURES) for kind in own)
+    verdicts = [each for digest in digests for each in signed.verdicts_on(attached[digest], digest)]
+    again = signed.of_all([signed.reproduced(attached[each], each, settings) for each in images])
+    return {
+        "tag": tag,
+        "digest": manifest.digest,
+        "created": image.created,
+        "version": image.version,
+        "commit": image.revision,
+        "platforms": image.platforms,
+        "download_size": image.download_size,
+        "update_size": noted[0].update if noted else None,
+        "signed": any(kind.startswith(SIGNATURES) for kind in own)
         or bool(repository.head_digest(f"{manifest.digest.replace(':', '-')}.sig")),
-        reproduced=again.created if again and again.key else "",
-        documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
-        checks=next((each.checks for each in verdicts), {}),
-        moves=tuple(noted),
-    )
+        "reproduced": again.created if again and again.key else "",
+        "documents": tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
+        "checks": next((each.checks for each in verdicts), {}),
+        "moves": tuple(noted),
+    }
 
 
 # All facts of the site.
 
-FORMAT = 3
-"""The format of ``index.json``."""
-
-Mark = Literal["compiled", "run without a GPU", "run on a card"]
-"""``compiled``: an image was built and passed its checks; ``run without a GPU``: the preset's
-server ran on a simulated card; ``run on a card``: its figures were published by somebody."""
-
-
-KnownBy = Literal["registry", "record", "trials"]
-"""Where the size, the date and the checks of an image are from: its registry, the record of this
-machine, or the file of ``trials/``, which another machine wrote."""
-
-
-@dataclass(frozen=True, slots=True)
-class PatchFact:
-    """A patch of an image."""
-
-    name: str
-    where: str
-    why: str
-    drop_when: str
-    applied: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFact:
-    """The image of a recipe; sizes are bytes."""
-
-    recipe: str
-    engine: str
-    version: str
-    summary: str
-    kept: str
-    repository: str
-    url: str
-    license: str
-    source: tuple[str, ...]
-    bases: tuple[str, ...]
-    channel: str
-    code: tuple[str, ...]
-    driver: str
-    port: int | None
-    digest: str
-    created: str
-    download_size: int | None
-    unpacked_size: int | None
-    device_code: tuple[CodePaths, ...]
-    checks: Mapping[str, int]
-    passed: int | None
-    failed: Mapping[str, int]
-    known_by: KnownBy | None
-    built_from: str
-    patches: tuple[PatchFact, ...]
-    starts: tuple[Mapping[str, Any], ...]
-    notes: tuple[str, ...]
-    presets: tuple[str, ...]
-    tags: tuple[PublishedTag, ...]
-    nights: tuple[NightlyRun, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NextStep:
-    """A missing part, and the command that brings it; empty: the user has to bring it."""
-
-    why: str
-    command: str
+FORMAT = 3  # the format of ``index.json``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +127,8 @@ class Option(choose.Option):
     """A preset that runs on a card."""
 
     compose: str
-    missing: tuple[NextStep, ...]
+    missing: tuple[Fact, ...]
+    """The steps before it can be started: why, and the command; empty: the user has to bring it."""
 
 
 CardKind = Literal["desktop", "laptop", "other", "unsupported"]
@@ -243,54 +152,6 @@ class CardFact:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedFigure:
-    """A published speed."""
-
-    context: int | None
-    tokens_per_second: float
-    least: float
-    most: float
-    runs: int | None
-    acceptance: float | None
-    baseline: float | None
-    differs: str
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """The published figures of a preset."""
-
-    preset: str
-    recipe: str
-    model: str
-    card: str
-    cards: int
-    figures: tuple[PublishedFigure, ...]
-    by: str
-    url: str
-    published: str
-    marks: tuple[Mark, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """A figure of a receipt."""
-
-    recipe: str
-    digest: str
-    hardware: str
-    driver: str
-    model: str
-    model_sha256: str
-    context: int
-    tokens_per_second: float
-    interval: tuple[float, float] | None
-    runs: tuple[float, ...]
-    by: str
-    created: str
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
     """All facts."""
 
@@ -299,12 +160,12 @@ class Site:
     repository: str
     namespace: str
     cards: tuple[CardFact, ...]
-    images: tuple[ImageFact, ...]
-    speeds: tuple[Speed, ...]
-    measurements: tuple[Measurement, ...]
+    images: tuple[Fact, ...]
+    speeds: tuple[Fact, ...]
+    measurements: tuple[Fact, ...]
     compilers: tuple[Table, ...]
     compiler_threads: tuple[Thread, ...]
-    signers: tuple[PublicSigner, ...]
+    signers: tuple[signed.PublicSigner, ...]
     manifest: Manifest
     composes: Mapping[str, str]
 
@@ -326,10 +187,8 @@ def _known(value: Any) -> Any:
 # The presets that run on each card: the answers of ``builder choose``, for every file of
 # ``cards/``.
 
-PROGRAM = "./farm"
-"""Starts ``builder`` in a checkout, which the first page says how to get."""
-MODELS = "~/models"
-"""The models directory, beside the file."""
+PROGRAM = "./farm"  # starts ``builder`` in a checkout, which the first page says how to get
+MODELS = "~/models"  # the models directory, beside the file
 SOME_HOME = Path("/home/somebody")
 """Stands for the home directory of a reader, which a shell knows as ~."""
 
@@ -372,7 +231,6 @@ def _card(name: str, card: Card, known: Known, published: Collection[str]) -> Ca
 
 
 def _anywhere(command: str) -> str:
-    """A command of this process, as a reader starts it in a checkout."""
     here = command.replace(str(SOME_HOME), "~")
     return (
         f"{PROGRAM} {here.removeprefix(errors.PROGRAM).lstrip()}"
@@ -391,13 +249,7 @@ def _option(found: choose.Option, preset: Preset, *, published: bool) -> Option:
     return Option(**same, compose="" if missing else path, missing=missing)
 
 
-def _unnamed(preset: Preset) -> dict[str, ModelFile]:
-    """The models whose file the preset does not name: a file needs the Hub, or the user, first."""
-    files = preset.files
-    return {place: file for place, file in files.items() if not file.whole and file.file is None}
-
-
-def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[NextStep, ...]:
+def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Fact, ...]:
     """The steps before a file for Docker Compose can be written, and the command that writes it.
 
     ``words`` name the run.  Empty where nothing is missing: the site has the file.
@@ -405,39 +257,38 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Next
     steps = []
     if not published:
         why = "The image is not published"
-        steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
-    for file in _unnamed(preset).values():
+        steps.append((why, shlex.join([PROGRAM, "build", preset.recipe])))
+    # A file needs the Hub, or the user, first where the preset does not name it.
+    for file in (each for each in preset.files.values() if not each.whole and each.file is None):
         command = file.download(MODELS, [])
         lacks, known = ("The file", "not known") if command else ("No repository", "known")
-        steps.append(NextStep(f"{lacks} of {file.shown} is {known}", command))
+        steps.append((f"{lacks} of {file.shown} is {known}", command))
     if steps:
         command = shlex.join([PROGRAM, "export", *words, "--format", "compose"])
-        steps.append(NextStep("Then the file can be written", f"{command} --output ~/llm"))
-    return tuple(steps)
+        steps.append(("Then the file can be written", f"{command} --output ~/llm"))
+    return tuple({"why": why, "command": command} for why, command in steps)
 
 
 def manifest_of(
-    known: Known, images: Sequence[ImageFact], options: Iterable[Option], **head: Any
+    known: Known, images: Sequence[Fact], options: Iterable[Option], **head: Any
 ) -> Manifest:
     """The manifest of a farm: the images that a registry has, and the presets of which nothing is
     missing; ``head`` are its other fields."""
     presets = {entry.name: entry.preset for entry in known.entries}
-    there = {each.recipe: each for each in images if each.tags}
+    there = {each["recipe"]: each for each in images if each["tags"]}
     runs = {}
     for option in options:
         if not option.compose or option.other_context or option.preset in runs:
             continue
         preset, image = presets[option.preset], there[option.recipe]
-        recipe = known.question.catalog.engine(preset.recipe).recipe
-        run = Run(option.preset, recipe, preset)
-        made = service(run, f"{image.repository}@{image.digest}", mounted(preset.files, MODELS, {}))
+        made = _service(known, option, preset, image)
         figure = preset.published.tokens_per_second.middle if preset.published else None
         runs[option.preset] = manifest.Run(
             preset=option.preset,
             model=option.model,
             quantization=option.quantization,
             recipe=option.recipe,
-            digest=image.digest,
+            digest=image["digest"],
             context=option.context,
             download=option.download,
             memory=option.memory,
@@ -458,28 +309,22 @@ def manifest_of(
         **head,
         images=[
             manifest.Image(
-                recipe=each.recipe,
-                engine=each.engine,
-                version=each.version,
-                repository=each.repository,
-                architectures=list(each.code),
-                driver=each.driver,
-                channel=each.channel,
+                **{name: each[name] for name in ("recipe", "engine", "version", "repository")},
+                architectures=list(each["code"]),
+                driver=each["driver"],
+                channel=each["channel"],
                 tags=[
                     manifest.Tag(
-                        tag=tag.tag,
-                        digest=tag.digest,
-                        created=tag.created,
-                        version=tag.version,
-                        platforms={name: one.digest for name, one in tag.platforms.items()},
-                        size=tag.download_size,
-                        checks=dict(tag.checks),
-                        signed=tag.signed,
-                        reproduced=tag.reproduced,
+                        **{name: tag[name] for name in ("tag", "digest", "created", "version")},
+                        platforms={name: one.digest for name, one in tag["platforms"].items()},
+                        size=tag["download_size"],
+                        checks=dict(tag["checks"]),
+                        signed=tag["signed"],
+                        reproduced=tag["reproduced"],
                     )
-                    for tag in each.tags
+                    for tag in each["tags"]
                 ],
-                presets=list(each.presets),
+                presets=list(each["presets"]),
             )
             for each in there.values()
         ],
@@ -487,20 +332,26 @@ def manifest_of(
     )
 
 
-def compose_files(
-    known: Known, images: Iterable[ImageFact], options: Iterable[Option]
+def _compose_files(
+    known: Known, images: Iterable[Fact], options: Iterable[Option]
 ) -> dict[str, str]:
-    """The texts of the files that the options name, by their path."""
     presets = {entry.name: entry.preset for entry in known.entries}
-    references = {each.recipe: f"{each.repository}@{each.digest}" for each in images}
-    found = {}
-    for path, option in sorted({each.compose: each for each in options if each.compose}.items()):
-        preset = presets[option.preset]
-        recipe = known.question.catalog.engine(preset.recipe).recipe
-        files = mounted(preset.files, MODELS, {})
-        run = Run(option.preset, recipe, preset, option.other_context)
-        found[path] = exports.compose(service(run, references[preset.recipe], files))
-    return found
+    by_recipe = {each["recipe"]: each for each in images}
+    named = sorted({each.compose: each for each in options if each.compose}.items())
+    return {
+        path: exports.compose(
+            _service(known, option, presets[option.preset], by_recipe[option.recipe])
+        )
+        for path, option in named
+    }
+
+
+def _service(known: Known, option: Option, preset: Preset, image: Fact) -> Service:
+    recipe = known.question.catalog.engine(preset.recipe).recipe
+    run = Run(option.preset, recipe, preset, option.other_context)
+    return service(
+        run, f"{image['repository']}@{image['digest']}", mounted(preset.files, MODELS, {})
+    )
 
 
 # The facts of an image: from its recipe, the record of this machine, and the registry.
@@ -512,9 +363,9 @@ def image_fact(
     repository: str,
     presets: Sequence[PresetEntry],
     record: Record | None,
-    tags: Sequence[PublishedTag] = (),
+    tags: Sequence[Fact] = (),
     nights: Sequence[NightlyRun] = (),
-) -> ImageFact:
+) -> Fact:
     """The known facts of a recipe's image.
 
     ``repository`` has the namespace; ``record`` describes this machine's newest verified image.
@@ -523,60 +374,57 @@ def image_fact(
     details = explained(catalog, name)
     # The version tag, else the channel: the registry may have one without the other.
     order = [*recipe.image.tags, *recipe.image.moving]
-    tag = min(tags, key=lambda each: order.index(each.tag), default=None)
+    tag = min(tags, key=lambda each: order.index(each["tag"]), default=None)
     # People get the registry's image: the record counts if it is of the same image.
-    digests = {tag.digest, *(each.digest for each in tag.platforms.values())} if tag else set()
+    digests = {tag["digest"], *(one.digest for one in tag["platforms"].values())} if tag else set()
     same = record if record and (tag is None or record.digest in digests) else None
     verdict = same.verdict if same else None
     tried = None if tag or same else kept_of(catalog.root, name)
-    known = tag or verdict or tried
-    made = tag or same or tried
-    checks = verdict.passed_by_kind if verdict else tag.checks if tag else {}
-    patches = [
-        PatchFact(
-            *(each["name"], each["page"] or each["where"], each["why"], each["drop_when"]),
-            applied=each["expect"] == "applies",
-        )
-        for each in details["patches"]
-    ]
-    return ImageFact(
-        recipe=name,
-        engine=recipe.engine,
-        version=recipe.version,
-        summary=recipe.summary,
-        kept=recipe.kept or "",
-        repository=repository if tag else "",
-        url=details["url"],
-        license=recipe.license,
-        source=tuple(details["source"]),
-        bases=tuple(base["published"] for base in details["bases"] if base["published"]),
-        channel=recipe.channel,
-        code=tuple(codes_of(recipe)),
-        driver=choose.oldest_driver(recipe, catalog),
-        port=recipe.image.port if recipe.artifact is None else None,
-        digest=made.digest if made and not tried else "",
-        created=made.created if made else "",
-        download_size=known.download_size if known else None,
-        unpacked_size=verdict.unpacked_size if verdict else None,
-        device_code=verdict.code if verdict else (),
-        checks=dict(sorted(checks.items())),
-        passed=tried.checks if tried else sum(checks.values()) or None,
-        failed=tried.failed if tried else {},
-        known_by="registry" if tag else "record" if same else "trials" if tried else None,
-        built_from=_other_source(recipe, tried),
-        patches=tuple(patches),
-        starts=tuple(details["starts"]),
-        notes=tuple(details["notes"]),
-        presets=tuple(entry.name for entry in presets if entry.preset.recipe == name),
-        tags=tuple(tags),
-        nights=tuple(nights),
-    )
-
-
-def _other_source(recipe: Recipe, tried: KeptTrials | None) -> str:
-    """The commit that an image of ``trials/`` was built from, where the recipe has another one."""
-    own = recipe.source.commit if isinstance(recipe.source, GitSource) else ""
-    return tried.commit if tried and own and tried.commit != own else ""
+    sized, made = verdict or tried, same or tried
+    checks = verdict.passed_by_kind if verdict else tag["checks"] if tag else {}
+    own_commit = recipe.source.commit if isinstance(recipe.source, GitSource) else ""
+    return {
+        "recipe": name,
+        "engine": recipe.engine,
+        "version": recipe.version,
+        "summary": recipe.summary,
+        "kept": recipe.kept or "",
+        "repository": repository if tag else "",
+        "url": details["url"],
+        "license": recipe.license,
+        "source": tuple(details["source"]),
+        "bases": tuple(base["published"] for base in details["bases"] if base["published"]),
+        "channel": recipe.channel,
+        "code": tuple(codes_of(recipe)),
+        "driver": choose.oldest_driver(recipe, catalog),
+        "port": recipe.image.port if recipe.artifact is None else None,
+        "digest": tag["digest"] if tag else same.digest if same else "",
+        "created": tag["created"] if tag else made.created if made else "",
+        "download_size": tag["download_size"] if tag else sized.download_size if sized else None,
+        "unpacked_size": verdict.unpacked_size if verdict else None,
+        "device_code": verdict.code if verdict else (),
+        "checks": dict(sorted(checks.items())),
+        "passed": tried.checks if tried else sum(checks.values()) or None,
+        "failed": tried.failed if tried else {},
+        "known_by": "registry" if tag else "record" if same else "trials" if tried else None,
+        # The commit that an image of ``trials/`` was built from, where the recipe has another one.
+        "built_from": tried.commit if tried and own_commit and tried.commit != own_commit else "",
+        "patches": [
+            {
+                "name": each["name"],
+                "where": each["page"] or each["where"],
+                "why": each["why"],
+                "drop_when": each["drop_when"],
+                "applied": each["expect"] == "applies",
+            }
+            for each in details["patches"]
+        ],
+        "starts": tuple(details["starts"]),
+        "notes": tuple(details["notes"]),
+        "presets": tuple(entry.name for entry in presets if entry.preset.recipe == name),
+        "tags": tuple(tags),
+        "nights": tuple(nights),
+    }
 
 
 # The published figures of each preset, the fastest first, with the facts of its runs.
@@ -584,71 +432,79 @@ def _other_source(recipe: Recipe, tried: KeptTrials | None) -> str:
 
 def speeds(
     entries: Sequence[PresetEntry],
-    images: Mapping[str, ImageFact],
+    images: Mapping[str, Fact],
     trials: Mapping[str, PresetUse],
-) -> tuple[Speed, ...]:
+) -> tuple[Fact, ...]:
     """The published figures of each preset that has any; ``images`` are by recipe."""
     found = []
     for entry in entries:
         preset, source = entry.preset, entry.preset.source
         image = images.get(preset.recipe)
-        marks: dict[Mark, bool] = {
-            "compiled": image is not None and bool(image.passed and not image.failed),
+        marks = {
+            "compiled": image is not None and bool(image["passed"] and not image["failed"]),
             "run without a GPU": entry.name in trials,
             "run on a card": source is not None,
         }
-        speed = Speed(
-            preset=entry.name,
-            recipe=preset.recipe,
-            model=preset.model.name,
-            card=preset.card,
-            cards=preset.cards,
-            figures=tuple(_figures(preset)),
-            by=(source.title or source.url or "") if source else "",
-            url=(source.url or "") if source else "",
-            published=(source.published or "") if source else "",
-            marks=tuple(mark for mark, known in marks.items() if known),
-        )
-        found += [speed] if speed.figures else []
-    return tuple(sorted(found, key=lambda each: (-each.figures[0].tokens_per_second, each.preset)))
+        speed = {
+            "preset": entry.name,
+            "recipe": preset.recipe,
+            "model": preset.model.name,
+            "card": preset.card,
+            "cards": preset.cards,
+            "figures": [*_figures(preset)],
+            "by": (source.title or source.url or "") if source else "",
+            "url": (source.url or "") if source else "",
+            "published": (source.published or "") if source else "",
+            "marks": [mark for mark, known in marks.items() if known],
+        }
+        found += [speed] if preset.result else []
+
+    def place(speed: Fact) -> tuple[float, str]:
+        return -speed["figures"][0]["tokens_per_second"], speed["preset"]
+
+    return tuple(sorted(found, key=place))
 
 
-def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
+def measurements(receipts: Iterable[Receipt]) -> tuple[Fact, ...]:
     """Every figure of the receipts, the fastest first."""
-    found = [
-        Measurement(
-            *(receipt.image.recipe, receipt.image.digest, receipt.hardware, receipt.driver),
-            *(receipt.model.name, receipt.model.sha256),
-            context=point.context,
-            tokens_per_second=round(point.mean, 2),
-            interval=interval(point),
-            runs=tuple(round(run.tokens_per_second, 2) for run in point.runs),
-            by=receipt.by or "",
-            created=receipt.created.isoformat(timespec="seconds"),
-        )
+    found: list[Fact] = [
+        {
+            "recipe": receipt.image.recipe,
+            "digest": receipt.image.digest,
+            "hardware": receipt.hardware,
+            "driver": receipt.driver,
+            "model": receipt.model.name,
+            "model_sha256": receipt.model.sha256,
+            "context": point.context,
+            "tokens_per_second": round(point.mean, 2),
+            "interval": interval(point),
+            "runs": [round(run.tokens_per_second, 2) for run in point.runs],
+            "by": receipt.by or "",
+            "created": receipt.created.isoformat(timespec="seconds"),
+        }
         for receipt in receipts
         for point in receipt.measured
     ]
-    return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.recipe)))
+    return tuple(sorted(found, key=lambda each: (-each["tokens_per_second"], each["recipe"])))
 
 
-def _figures(preset: Preset) -> Iterator[PublishedFigure]:
+def _figures(preset: Preset) -> Iterator[Fact]:
     """The figures: runs as the preset says first, and of these the largest context first."""
     order = sorted(preset.result, key=lambda each: (not each.of_preset, -preset.context_of(each)))
     for result in order:
         figures = result.tokens_per_second
         accepted = result.acceptance.middle if result.acceptance else result.accepted_share
         differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
-        yield PublishedFigure(
-            context=preset.context_of(result) or None,
-            tokens_per_second=round(figures.middle, 2),
-            least=figures.least,
-            most=figures.most,
-            runs=figures.count or len(figures.runs) or None,
-            acceptance=None if accepted is None else round(accepted, 1),
-            baseline=result.baseline,
-            differs="; ".join(filter(None, differs)),
-        )
+        yield {
+            "context": preset.context_of(result) or None,
+            "tokens_per_second": round(figures.middle, 2),
+            "least": figures.least,
+            "most": figures.most,
+            "runs": figures.count or len(figures.runs) or None,
+            "acceptance": None if accepted is None else round(accepted, 1),
+            "baseline": result.baseline,
+            "differs": "; ".join(filter(None, differs)),
+        }
 
 
 # All facts of the site, from the catalog, this machine's records, and the registry.
@@ -669,7 +525,7 @@ def collect(
     catalog: Catalog,
     settings: Settings,
     log: Log,
-    receipts: Sequence[ReceiptEntry] = (),
+    receipts: Mapping[str, Receipt],
     *,
     offline: bool = False,
 ) -> Site:
@@ -689,7 +545,7 @@ def collect(
         if name not in broken:
             recipe = catalog.engine(name).recipe
             repository = settings.repository(recipe.image.repository)
-            tags, nights = tuple[PublishedTag, ...](), list[NightlyRun]()
+            tags, nights = tuple[Fact, ...](), list[NightlyRun]()
             if asked:
                 opened = open_repository(repository, log)
                 tags = published_tags(opened, recipe, settings, catalog.engines)
@@ -698,9 +554,9 @@ def collect(
             record = newest_good(settings.state_dir, name)
             images.append(image_fact(catalog, name, repository, entries, record, tags, nights))
     facts = known(catalog, entries, settings.state_dir, receipts=receipts)
-    cards = every_card(facts, [each.recipe for each in images if each.repository])
+    cards = every_card(facts, [each["recipe"] for each in images if each["repository"]])
     options = [option for card in cards for option in card.fits]
-    signers = signers_of(settings)
+    signers = signed.signers_of(settings)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     farm = settings.farm_url or remote_of(catalog.root)
     listed = [manifest.Signer(**asdict(each)) for each in signers]
@@ -712,11 +568,11 @@ def collect(
         namespace=settings.namespace,
         cards=cards,
         images=tuple(images),
-        speeds=speeds(entries, {each.recipe: each for each in images}, facts.question.trials),
-        measurements=measurements(entry.receipt for entry in receipts),
+        speeds=speeds(entries, {each["recipe"]: each for each in images}, facts.question.trials),
+        measurements=measurements(receipts.values()),
         compilers=tables.load(catalog.root),
         compiler_threads=tables.threads(catalog.root),
         signers=signers,
         manifest=manifest_of(facts, images, options, **head),
-        composes=compose_files(facts, images, options),
+        composes=_compose_files(facts, images, options),
     )

@@ -29,13 +29,12 @@ from builder.docker.gpus import version_numbers
 from builder.image import code_paths as code
 from builder.presets import manifest
 from builder.publish.nights import NightlyRun
-from builder.site.facts import CardFact, ImageFact, Option, Site
+from builder.site.facts import CardFact, Fact, Site
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
 COMMIT = re.compile("[0-9a-f]{40}")
 ASSETS = ("site.css", "scripted.js", "copy.js", "choose.js", "filter.js")
-CARD = "5060-ti-16gb"
-"""The card that the first page shows first: a common one for desktops."""
+CARD = "5060-ti-16gb"  # the card that the first page shows first: a common one for desktops
 KINDS = {
     "desktop": "GeForce RTX",
     "laptop": "GeForce RTX in laptops",
@@ -63,29 +62,33 @@ BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| (Blackwell|GPU|Edition|Generation)\
 def pages(site: Site) -> Mapping[str, str]:
     """The texts of all pages, by their path below the output directory."""
     first = next((card for card in site.cards if card.card == CARD), site.cards[0])
+    options = [option for card in site.cards for option in card.fits]
+    drivers = {each.driver for each in options} - {""}
+    # Each preset with each of its contexts once: on all cards it is started the same way.
+    starts = {(each.preset, each.other_context): each for each in options}
     found = {
         "index.html": _page(
             "choose.html.j2",
             site,
             first=first,
             kinds=KINDS,
-            drivers=_drivers(site),
+            drivers=sorted(drivers, key=version_numbers, reverse=True),
             models=_models(site),
-            starts=_starts(site),
+            starts=sorted(starts.values(), key=lambda each: (each.preset, each.context)),
         ),
         "images.html": _page("images.html.j2", site, images=_by_engine(site)),
         "speeds.html": _page(
             "speeds.html.j2",
             site,
-            fastest=max((speed.figures[0].most for speed in site.speeds), default=1),
+            fastest=max((speed["figures"][0]["most"] for speed in site.speeds), default=1),
         ),
     }
-    if any(image.nights for image in site.images):
+    if any(image["nights"] for image in site.images):
         found["nights.html"] = _page("nights.html.j2", site)
     if site.compilers:
         found["compilers.html"] = _page("compilers.html.j2", site, limit=LIMIT)
     for image in site.images:
-        path = f"images/{image.recipe}.html"
+        path = f"images/{image['recipe']}.html"
         found[path] = _page("image.html.j2", site, up="../", image=image)
     assets = files("builder.site").joinpath("templates")
     found |= site.composes
@@ -95,12 +98,11 @@ def pages(site: Site) -> Mapping[str, str]:
 def _page(template: str, site: Site, up: str = "", **values: object) -> str:
     """A page; ``up`` leads from its directory to the one of ``index.html``."""
     values |= {"names": _names(site), "farm": _farm(site), "clone": _clone(site.repository)}
-    values |= {"recipes": {image.recipe for image in site.images}, "known": KNOWN}
+    values |= {"recipes": {image["recipe"] for image in site.images}, "known": KNOWN}
     return _environment().get_template(template).render(site=site, up=up, **values)
 
 
 def _farm(site: Site) -> str:
-    """Whose farm it is: its repository without the scheme, else where its images are."""
     if site.repository:
         return _bare(site.repository)
     first, slash, _ = site.namespace.partition("/")
@@ -109,38 +111,23 @@ def _farm(site: Site) -> str:
 
 
 def _bare(text: str) -> str:
-    """The URL of a repository as people write it: without the scheme, and without ".git"."""
     return (
         text.partition("://")[2].rstrip("/").removesuffix(".git") if WEB.fullmatch(text) else text
     )
 
 
-def _by_engine(site: Site) -> list[ImageFact]:
-    """The images by engine, the newest version of each first; images of kept recipes last."""
-    found = sorted(site.images, key=lambda each: version_order(each.version), reverse=True)
-    return sorted(found, key=lambda each: (each.kept != "", each.engine))
-
-
-def _drivers(site: Site) -> list[str]:
-    found = {option.driver for card in site.cards for option in card.fits if option.driver}
-    return sorted(found, key=version_numbers, reverse=True)
+def _by_engine(site: Site) -> list[Fact]:
+    found = sorted(site.images, key=lambda each: version_order(each["version"]), reverse=True)
+    return sorted(found, key=lambda each: (each["kept"] != "", each["engine"]))
 
 
 def _models(site: Site) -> dict[str, str]:
-    """The names of the models by their short names: the shortest of several."""
     found: dict[str, str] = {}
     names = [(each.short_name, each.model) for card in site.cards for each in card.fits]
     names += [(each.short_name, each.model) for card in site.cards for each in card.excluded]
     for short, model in names:
         found[short] = min(found.get(short, model), model, key=len)
     return dict(sorted(found.items(), key=lambda each: each[1].casefold()))
-
-
-def _starts(site: Site) -> list[Option]:
-    """Each preset with each of its contexts once: on all cards it is started the same way."""
-    options = [option for card in site.cards for option in card.fits]
-    found = {(each.preset, each.other_context): each for each in options}
-    return sorted(found.values(), key=lambda each: (each.preset, each.context))
 
 
 def _clone(repository: str) -> str:
@@ -151,7 +138,6 @@ def _clone(repository: str) -> str:
 
 
 def _names(site: Site) -> dict[str, str]:
-    """The common name of each card, by name; with its memory where several share a name."""
     plain = {card.card: BRAND.sub("", card.name) for card in site.cards}
     count = Counter(plain.values())
     return {
@@ -168,12 +154,12 @@ def _fastest(card: CardFact) -> float:
     return max(ends, default=1)
 
 
-def _nights(image: ImageFact) -> list[tuple[NightlyRun, str, bool]]:
+def _nights(image: Fact) -> list[tuple[NightlyRun, str, bool]]:
     """The nights of a channel; of each the page on GitHub with the commits since the last good
     night before it, and whether it has the reason of the night before it."""
-    page, found = github_page(image.source[0]), []
-    for place, run in enumerate(image.nights):
-        earlier = image.nights[place + 1 :]
+    page, found = github_page(image["source"][0]), []
+    for place, run in enumerate(image["nights"]):
+        earlier = image["nights"][place + 1 :]
         before = next((each.commit for each in earlier if each.good and each.commit), "")
         both = all(map(COMMIT.fullmatch, (before, run.commit))) and before != run.commit
         link = f"{page}/compare/{before}...{run.commit}" if page and both else ""
@@ -182,19 +168,14 @@ def _nights(image: ImageFact) -> list[tuple[NightlyRun, str, bool]]:
     return found
 
 
-def _standing(image: ImageFact) -> tuple[NightlyRun | None, list[NightlyRun]]:
-    """The last night of a channel that ended with the newest image, and the nights since."""
-    since = list(takewhile(lambda run: run.outcome in {"failed", "held"}, image.nights))
-    return next(iter(image.nights[len(since) :]), None), since
+def _standing(image: Fact) -> tuple[NightlyRun | None, list[NightlyRun]]:
+    since = list(takewhile(lambda run: run.outcome in {"failed", "held"}, image["nights"]))
+    return next(iter(image["nights"][len(since) :]), None), since
 
 
 def _age(day: str, now: str) -> int:
     """Days between two texts that begin with a day."""
     return (date.fromisoformat(now[:10]) - date.fromisoformat(day[:10])).days
-
-
-def _share(value: float, whole: float) -> str:
-    return f"{min(100.0, 100 * value / whole):.3g}"
 
 
 @cache
@@ -222,7 +203,7 @@ def _environment() -> Environment:
         "named": lambda text: urlsplit(text).hostname if WEB.fullmatch(text) else text,
         "nightly": _nights,
         "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
-        "share": _share,
+        "share": lambda value, whole: f"{min(100.0, 100 * value / whole):.3g}",
         "size": sizes.shown,
         "standing": _standing,
         "tokens": "{:g}".format,
@@ -233,8 +214,7 @@ def _environment() -> Environment:
 
 
 DATA = "index.json"
-MARKER = ".builder-site"
-"""A file of the directory that lists the files of the site, a path a line."""
+MARKER = ".builder-site"  # A file of the directory that lists the files of the site, a path a line
 ANOTHER = "name another directory: --output DIR"
 
 
@@ -289,7 +269,6 @@ def _write(texts: Mapping[str, str], before: Collection[str], output: Path) -> N
 
 
 def _earlier(output: Path) -> list[str]:
-    """The files of the earlier site in a directory; empty where it is new, or empty."""
     try:
         if (output / MARKER).is_file():
             names = (output / MARKER).read_text("utf-8").splitlines()

@@ -28,7 +28,7 @@ from builder.presets.choose import known
 from builder.publish.registry import RemotePlatform
 from builder.publish.tags import Move
 from builder.site import pages
-from builder.site.facts import ImageFact, PublishedTag, Site, collect, measurements
+from builder.site.facts import Fact, Site, collect, measurements
 from builder.site.pages import write
 from support.environment import REPOSITORY
 from support.loopback import Quiet, listening
@@ -91,7 +91,7 @@ class Files(Quiet, SimpleHTTPRequestHandler):
     """The files of a folder."""
 
 
-def full(image: ImageFact) -> ImageFact:
+def full(image: Fact) -> Fact:
     """An image of which all is known."""
     created = "2026-11-20T02:00:00+00:00"
     platforms = {
@@ -99,36 +99,41 @@ def full(image: ImageFact) -> ImageFact:
         "linux/arm64": RemotePlatform(DIGEST, 480_000_000),
     }
     move = Move("b9261", DIGEST, "", created, "upstream moved", by="night")
-    tag = PublishedTag(
-        *("b9261", DIGEST, created, "b9261", "ab" * 20, platforms, 500_000_000, 40_000_000),
-        *(
-            True,
-            created,
-            ("SPDX", "SLSA"),
-            {"help": 12},
-            (move, replace(move, by="rollback")),
-        ),
-    )
+    tag = {
+        "tag": "b9261",
+        "digest": DIGEST,
+        "created": created,
+        "version": "b9261",
+        "commit": "ab" * 20,
+        "platforms": platforms,
+        "download_size": 500_000_000,
+        "update_size": 40_000_000,
+        "signed": True,
+        "reproduced": created,
+        "documents": ("SPDX", "SLSA"),
+        "checks": {"help": 12},
+        "moves": (move, replace(move, by="rollback")),
+    }
     nights = [night(outcome=each, reason="it failed: x") for each in ("failed", "held", "moved")]
-    return replace(
-        image,
-        repository="me/llama-cpp",
-        digest=DIGEST,
-        created=created,
-        download_size=500_000_000,
-        unpacked_size=700_000_000,
-        checks={"help": 12, "libraries": 3},
-        passed=15,
-        known_by="registry",
-        tags=(tag,),
-        nights=tuple(nights * 10),
-    )
+    return {
+        **image,
+        "repository": "me/llama-cpp",
+        "digest": DIGEST,
+        "created": created,
+        "download_size": 500_000_000,
+        "unpacked_size": 700_000_000,
+        "checks": {"help": 12, "libraries": 3},
+        "passed": 15,
+        "known_by": "registry",
+        "tags": (tag,),
+        "nights": tuple(nights * 10),
+    }
 
 
 def facts(state: Path) -> Site:
     settings = Settings(namespace="", state_dir=state, farm_url=FARM)
-    found = collect(load_catalog(REPOSITORY), settings, print)
-    images = [full(each) if each.recipe == "llama-cpp-b9261" else each for each in found.images]
+    found = collect(load_catalog(REPOSITORY), settings, print, {})
+    images = [full(each) if each["recipe"] == "llama-cpp-b9261" else each for each in found.images]
     shown = measurements([receipt(recipe="llama-cpp-b9261", by="@me")])
     return replace(found, images=tuple(images), measurements=shown)
 

@@ -74,7 +74,7 @@ def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> No
     assert written == tmp_path / "trials" / f"{RECIPE}.json"
     assert known(tmp_path) == use(7)
     other = entry().preset.model_copy(update={"recipe": "another-1"})
-    assert known(tmp_path, replace(entry(), preset=other)) is None
+    assert known(tmp_path, replace(entry(), parsed=other)) is None
 
 
 def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_path: Path) -> None:
@@ -89,21 +89,21 @@ def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_p
 
 def test_the_newest_verified_record_is_the_one_that_records_have(tmp_path: Path) -> None:
     """``choose`` reads records as plain data."""
-    good = of(use(8))
+    state = tmp_path / "state"
     for key, created, changes in (
         ("1", "2026-01-01T00:00:00+00:00", {}),
-        ("2", "2026-03-01T00:00:00+00:00", {"digest": "sha256:" + "2" * 64}),
+        ("2", "2026-03-01T00:00:00+00:00", {}),
         ("3", "2026-09-01T00:00:00+00:00", {"platform": "linux/arm64"}),
     ):
         each = {"key": key * 64, "created": created, **changes}
-        record.write(tmp_path, good.model_copy(update=each))
+        record.write(state, of(use(int(key) << 30)).model_copy(update=each))
+    good = of(use(4 << 30))
     wrong = Check.of("image", "its layers", "can be read", "no", False)
     failed = {"verdict": replace(good.verdict, checks=(wrong,)), "key": "4" * 64}
-    record.write(tmp_path, good.model_copy(update=failed))
-    newest = record.newest_good(tmp_path, RECIPE)
-    _, _, digests = tried(REPOSITORY, tmp_path, [], [RECIPE])
+    record.write(state, good.model_copy(update=failed))
+    newest = record.newest_good(state, RECIPE)
     assert newest is not None
-    assert digests == {RECIPE: newest.digest} == {RECIPE: "sha256:" + "2" * 64}
+    assert known(tmp_path) == newest.verdict.presets[NAME] == use(2 << 30)
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_command_that_writes_it(
@@ -122,19 +122,20 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("BUILDER_CATALOG", str(tmp_path))
     (tmp_path / "recipes").symlink_to(REPOSITORY / "recipes")
     with pytest.raises(UntriedError, match=f"no image of {RECIPE} was checked"):
-        command([RECIPE], tmp_path)
+        command([RECIPE])
     record.write(tmp_path / "state", of(None))
-    command(None, tmp_path)
+    command(None)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "trials").exists()
-    command([RECIPE], tmp_path)  # a recipe that is named has a row, too, where no server ran
+    command([RECIPE])  # a recipe that is named has a row, too, where no server ran
     assert capsys.readouterr().out.splitlines()[1].startswith(RECIPE)
     row = (tmp_path / "trials" / "README.md").read_text().split(f"| {RECIPE} | ")[1].splitlines()[0]
     assert row.endswith("|  |  |")
     record.write(tmp_path / "state", of(use(7)))
-    command(None, tmp_path)
+    command(None)
     assert capsys.readouterr().out.splitlines() == [
         "recipe\tfile",
         f"{RECIPE}\t{tmp_path / 'trials' / f'{RECIPE}.json'}",
@@ -146,7 +147,7 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
     # Another file is named, also where no image is found.
     (tmp_path / "trials" / "other-1.json").write_text("{}")
     with pytest.raises(RecipeError, match=r"other-1\.json cannot be read"):
-        command(None, tmp_path)
+        command(None)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.cli import run as fit
-from builder.presets.fit import Fit, FitCard, FitTrial, LoadedFile
+from builder.presets.fit import Fit, FitTrial
 
 MAXIMUM = 262144
 
@@ -16,8 +16,8 @@ def found(*trials: FitTrial, context: int | None = MAXIMUM) -> Fit:
         recipe="engine-1",
         image="engine:1",
         digest="sha256:0",
-        model=LoadedFile(name="m.gguf", size=1, read=1, architecture="qwen35", context=context),
-        cards=(FitCard(name="card", memory=1 << 34, unverified={}),),
+        model={"name": "m.gguf", "size": 1, "read": 1, "context": context},
+        cards=({"name": "card", "memory": 1 << 34, "unverified": {}},),
         trials=trials,
         largest=max(fitting, default=None),
         step=None,

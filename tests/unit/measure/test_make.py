@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from builder.checks.server import ServeSpec
 from builder.core.errors import ReceiptError
 from builder.docker.engine import Image
-from builder.measure.bench import Loaded, Point, ServedImage, loaded, of_benchmark, require_receipt
+from builder.measure.bench import Loaded, Point, loaded, of_benchmark, require_receipt
 from builder.presets.schema import Generation
-from builder.recipes.probes import Serve
 from support.benchmarks import GPU, benchmark
 from support.receipts import DIGEST, KEY
 
@@ -69,11 +69,11 @@ def test_a_log_without_a_word_of_the_load() -> None:
     assert loaded("ready\n") == Loaded((), {})
 
 
-def target(model: Path, *flags: str, key: str = KEY) -> ServedImage:
+def target(model: Path, *flags: str, key: str = KEY) -> tuple[Image, ServeSpec]:
     labels = {"builder.recipe": "llama-cpp-b9831", "builder.key": key}
     names: frozenset[str] = frozenset()
     image = Image(DIGEST, DIGEST, "linux/amd64", names, names, 1, {"Labels": labels})
-    return ServedImage("a:1", image, Serve(api_flavor="openai"), 8080, model, extra=flags)
+    return image, ServeSpec(model, 0, extra=flags)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_a_run_that_can_have_no_receipt_is_refused_before_it(
 ) -> None:
     monkeypatch.setattr(platform, "node", lambda: "tower.example.org")
     with pytest.raises(ReceiptError, match=why):
-        require_receipt(target(Path("/m") / model, *flags), by)
+        require_receipt(*target(Path("/m") / model, *flags), by)
 
 
 def test_directories_and_secrets_of_flags_are_no_fault() -> None:
     flags = ["--lora", "/home/x/a.gguf", "--api-key", "abc"]
-    require_receipt(target(Path("/home/x/m.gguf"), *flags), "@somebody")
+    require_receipt(*target(Path("/home/x/m.gguf"), *flags), "@somebody")
 
 
 def test_an_image_without_a_key_can_have_no_receipt() -> None:
     with pytest.raises(ReceiptError, match="key: is not valid"):
-        require_receipt(target(Path("m.gguf"), key=""), None)
+        require_receipt(*target(Path("m.gguf"), key=""), None)
 
 
 def test_a_card_that_nvidia_smi_does_not_describe_gives_no_receipt() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from builder.core.errors import BusyError, FetchError, SpaceError, WorldError
 from builder.presets import models as api
-from builder.presets.models import Fetch, HubFile, download, on_the_hub
+from builder.presets.models import Fetch, download, on_the_hub
 from support import model_hub
 from support.model_hub import Hub
 from support.registries import answering
@@ -52,7 +52,8 @@ def ranges(hub: Hub) -> int:
 
 
 def test_the_hub_lists_files_with_their_digests(hub: Hub) -> None:
-    assert api.hub_files("me/A-GGUF") == [HubFile("Q8/a.gguf", len(CONTENT), SHA256)]
+    (file,) = api.hub_files("me/A-GGUF")
+    assert (file.path, file.size, file.sha256) == ("Q8/a.gguf", len(CONTENT), SHA256)
     with pytest.raises(FetchError) as caught:
         api.hub_files("me/Absent")
     assert "404" in caught.value.why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -88,4 +89,4 @@ def test_a_format_is_described(name: str) -> None:
 
 
 def test_the_command_takes_each_format() -> None:
-    assert [*Format] == [*FORMATS]
+    assert [*get_args(Format)] == [*FORMATS]

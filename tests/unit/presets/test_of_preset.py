@@ -10,7 +10,7 @@ from builder.presets import cards
 from builder.presets.cards import machine_with
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Question, choose, figure_on
-from builder.presets.receipts import ReceiptEntry, ReceiptModel, is_file, is_run_of, of_presets
+from builder.presets.receipts import Receipt, ReceiptModel, is_file, is_run_of, of_presets
 from builder.presets.schema import Preset
 from support.environment import REPOSITORY
 from support.receipts import CARD, measured, of_dflash, receipt, run
@@ -21,13 +21,15 @@ GIVEN = of_dflash(PRESET.preset)
 FLAGS, MODEL, DRAFT = GIVEN["arguments"], GIVEN["model"], GIVEN["draft"]
 
 
-def entry(name: str = "a", **more: Any) -> ReceiptEntry:
-    return ReceiptEntry(name, receipt(**of_dflash(PRESET.preset, **more)))
+def entry(name: str = "a", **more: Any) -> tuple[str, Receipt]:
+    return name, receipt(**of_dflash(PRESET.preset, **more))
 
 
-def found(*entries: ReceiptEntry, cards: tuple[str, ...] = ("5090",), context: int = 0) -> Any:
+def found(
+    *entries: tuple[str, Receipt], cards: tuple[str, ...] = ("5090",), context: int = 0
+) -> Any:
     here = machine_with(REPOSITORY, cards).cards
-    runs = of_presets(entries, RECIPES, [PRESET])[PRESET.name]
+    runs = of_presets(dict(entries), RECIPES, [PRESET])[PRESET.name]
     return figure_on(runs, here, context)
 
 
@@ -88,7 +90,7 @@ def test_a_receipt_comes_before_the_published_figure() -> None:
     slow = PresetEntry("slow", PRESET.file, "", PRESET.preset.model_copy(update={"drafter": None}))
     here = cards.machine_with(REPOSITORY, ["5090"])
     fast = entry(draft=None, measured=[measured(run(300.0, 1), run(310.0, 2))])
-    receipts = of_presets([fast], RECIPES, [PRESET, slow])
+    receipts = of_presets(dict([fast]), RECIPES, [PRESET, slow])
     question = Question(here, RECIPES, cards.every(REPOSITORY), receipts=receipts)
     first, second = choose([PRESET, slow], question).fits
     assert first.figure is not None
@@ -98,7 +100,7 @@ def test_a_receipt_comes_before_the_published_figure() -> None:
 
 def test_a_preset_with_what_no_receipt_tells_has_none() -> None:
     recipe, preset = RECIPES.engine(PRESET.preset.recipe).recipe, PRESET.preset
-    given = entry().receipt
+    _, given = entry()
     assert is_run_of(given, preset, recipe)
     serve = preset.serve.model_copy(update={"environment": {"A": "1"}})
     assert not is_run_of(given, preset.model_copy(update={"serve": serve}), recipe)

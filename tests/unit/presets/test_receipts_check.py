@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import ReceiptError, RecipeError
-from builder.presets.receipts import ReceiptEntry, checked, parse, require_valid
+from builder.presets.receipts import checked, parse, require_valid
 from builder.publish.registry import RemoteImage, RemotePlatform
 from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
 from support.shipped import RECIPES
@@ -27,8 +27,8 @@ def published(labels: dict[str, str] | None) -> Any:
     return ask
 
 
-def check(*, taken: Any = (), labels: dict[str, str] | None = LABELS, **more: Any) -> None:
-    require_valid(receipt(**more), RECIPES, taken, published(labels), NOW)
+def check(*, taken: Any = None, labels: dict[str, str] | None = LABELS, **more: Any) -> None:
+    require_valid(receipt(**more), RECIPES, taken or {}, published(labels), NOW)
 
 
 def test_a_receipt_without_a_fault_is_taken() -> None:
@@ -40,7 +40,7 @@ def test_a_receipt_may_be_of_any_image_of_an_index() -> None:
     arm64 = {"linux/arm64": RemotePlatform(DIGEST, 1, KEY)}
     labels = {**LABELS, "builder.key": "f" * 64}
     index = RemoteImage(DIGEST, "", labels, platforms=arm64)
-    require_valid(receipt(), RECIPES, (), lambda *_: index, NOW)
+    require_valid(receipt(), RECIPES, {}, lambda *_: index, NOW)
 
 
 CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
@@ -101,7 +101,7 @@ def test_an_unknown_recipe_is_refused() -> None:
 
 
 def test_the_same_runs_are_taken_once() -> None:
-    there = [ReceiptEntry("a", receipt())]
+    there = {"a": receipt()}
     with pytest.raises(ReceiptError, match="it is there already: a"):
         check(taken=there, created="2026-11-02T12:00:00Z", by="another")
     check(taken=there, measured=[measured(run(90.0, 1))])

@@ -251,5 +251,5 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path, old: str, new: str, messag
 
 
 def test_a_name_with_a_typo() -> None:
-    with pytest.raises(shapes.NoShapeError, match=r"did you mean qwen3\.6-27b-mtp"):
+    with pytest.raises(RecipeError, match=r"did you mean qwen3\.6-27b-mtp"):
         shapes.shape_of("qwen3.6-27b-mpt")

@@ -26,6 +26,7 @@ from builder.publish.signing import Trust
 from builder.publish.verdicts import REPRODUCTION, TEXT, VERDICT, Statement
 from builder.site.facts import collect, image_fact, published_tags
 from builder.site.pages import pages, write
+from support.environment import REPOSITORY
 from support.moves import attach_note
 from support.nights import night
 from support.prunes import image, index
@@ -68,14 +69,19 @@ def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) ->
     repository, first, second = moved
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
     (tag,) = published_tags(repository, recipe, Settings())
-    assert (tag.tag, tag.digest, tag.created[:10]) == ("b9261", second.digest, "2026-11-02")
+    assert (tag["tag"], tag["digest"], tag["created"][:10]) == (
+        *("b9261", second.digest, "2026-11-02"),
+    )
     sizes = [layer.size for layer in second.body.layers or ()]
-    assert tag.download_size == sum(sizes)
-    assert tag.update_size == sum(sizes[1:])  # both have the first layer
-    assert [move.digest for move in tag.moves] == [second.digest, first.digest]
-    assert (tag.signed, tag.documents) == (True, ("SPDX", "verdict"))
-    assert tag.platforms == {"linux/amd64": RemotePlatform(second.digest, sum(sizes), "k")}
-    assert tag.checks == {"libraries": 3, "help": 12}
+    assert tag["download_size"] == sum(sizes)
+    assert tag["update_size"] == sum(sizes[1:])  # both have the first layer
+    assert [move.digest for move in tag["moves"]] == [second.digest, first.digest]
+    assert (tag["signed"], tag["documents"]) == (True, ("SPDX", "verdict"))
+    assert tag["platforms"] == {"linux/amd64": RemotePlatform(second.digest, sum(sizes), "k")}
+    assert tag["checks"] == {"libraries": 3, "help": 12}
+    text = (REPOSITORY / "docs" / "development.md").read_text()
+    for name in tag:
+        assert f"`{name}`" in text, name
 
 
 def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
@@ -87,11 +93,11 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
     repository.put_manifest("b9261", both)
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
     (tag,) = published_tags(repository, recipe, Settings())
-    assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
-    assert tag.platforms["linux/arm64"].digest == arm64.digest
-    assert (tag.documents, tag.checks) == (("SPDX", "verdict"), {"libraries": 3, "help": 12})
+    assert (tag["digest"], [*tag["platforms"]]) == (both.digest, ["linux/amd64", "linux/arm64"])
+    assert tag["platforms"]["linux/arm64"].digest == arm64.digest
+    assert (tag["documents"], tag["checks"]) == (("SPDX", "verdict"), {"libraries": 3, "help": 12})
     # An image is signed, not the index.
-    assert not tag.signed
+    assert not tag["signed"]
 
 
 def test_the_pages_of_a_published_image(
@@ -109,10 +115,10 @@ def test_the_pages_of_a_published_image(
         attach(repository, second, REPRODUCTION, statement(second.digest, day, signs))
     # Where a key is trusted, only signed notes count.
     (tag,) = published_tags(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings)
-    assert tag.moves == ()
+    assert tag["moves"] == ()
     trust = Trust(str(key), (), tmp_path / "signing")
     attach_note(repository, second, "b9261", first.digest, HOSTILE, trust=trust)
-    facts = collect(RECIPES, settings, print)
+    facts = collect(RECIPES, settings, print, {})
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "images" / "llama-cpp-b9261.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
@@ -153,7 +159,7 @@ def test_the_file_for_compose_of_a_published_image(registry: str, tmp_path: Path
     repository = Repository(f"{registry}/me/buun-llama-cpp", print)
     there = image(repository, day=1)
     repository.put_manifest("b9304", there)
-    facts = collect(RECIPES, Settings(namespace=f"{registry}/me", state_dir=tmp_path), print)
+    facts = collect(RECIPES, Settings(namespace=f"{registry}/me", state_dir=tmp_path), print, {})
     write(facts, tmp_path / "site")
     laptop = next(each for each in facts.cards if each.card == "5090-laptop")
     (option,) = (each for each in laptop.fits if each.compose)
@@ -184,7 +190,8 @@ def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> No
     others = ("llama-cpp-b9261", "llama-cpp-b9397")
     assert published_tags(repository, recipe, Settings(), others) == ()
     (tag,) = published_tags(repository, recipe, Settings(), ("llama-cpp-b9261",))
-    assert (tag.update_size, tag.signed, tag.documents, tag.checks) == (None, False, (), {})
+    parts = ("update_size", "signed", "documents", "checks")
+    assert [tag[name] for name in parts] == [None, False, (), {}]
 
 
 def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> None:
@@ -207,15 +214,16 @@ def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> 
         seconds={},
     )
     record.write(tmp_path, kept)
-    facts = collect(RECIPES, Settings(state_dir=tmp_path), print)
+    facts = collect(RECIPES, Settings(state_dir=tmp_path), print, {})
     laptop = next(each for each in facts.cards if each.card == "5090-laptop")
     option = next(each for each in laptop.fits if each.preset == PRESET)
     assert option.memory_by == "trial"
-    marks = {each.marks for each in facts.speeds if each.preset == PRESET}
-    assert marks == {("compiled", "run without a GPU", "run on a card")}
-    image = next(each for each in facts.images if each.recipe == "llama-cpp-b9261")
-    assert (image.digest, image.checks, image.repository) == (tried.digest, {"runs": 2}, "")
-    assert (image.download_size, image.unpacked_size) == (10_000_000, 20_000_000)
+    (marks,) = (each["marks"] for each in facts.speeds if each["preset"] == PRESET)
+    assert marks == ["compiled", "run without a GPU", "run on a card"]
+    image = next(each for each in facts.images if each["recipe"] == "llama-cpp-b9261")
+    shown = [image[name] for name in ("digest", "checks", "repository")]
+    assert shown == [tried.digest, {"runs": 2}, ""]
+    assert (image["download_size"], image["unpacked_size"]) == (10_000_000, 20_000_000)
     page = pages(facts)["images/llama-cpp-b9261.html"]
     assert '<th scope="row">/opt/_fa2.so</th><td></td><td>65.0 MB</td><td>232.0 MB</td>' in page
     assert "the driver compiles 65.0 MB at the first use (_fa2.so)" in page
@@ -239,8 +247,8 @@ def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
         seconds={},
     )
     found = image_fact(RECIPES, "llama-cpp-b9261", repository.name, [], ours, there)
-    assert (found.digest, found.unpacked_size) == (second.digest, None)
-    assert found.checks == {"help": 12, "libraries": 3}
+    assert (found["digest"], found["unpacked_size"]) == (second.digest, None)
+    assert found["checks"] == {"help": 12, "libraries": 3}
 
 
 def test_a_registry_that_does_not_answer_is_an_error(
@@ -249,8 +257,8 @@ def test_a_registry_that_does_not_answer_is_an_error(
     monkeypatch.setattr("time.sleep", lambda _: None)
     settings = Settings(namespace="127.0.0.1:1/me", state_dir=tmp_path)
     with pytest.raises(FetchError, match="does not answer"):
-        collect(RECIPES, settings, print)
-    assert collect(RECIPES, settings, print, offline=True).images
+        collect(RECIPES, settings, print, {})
+    assert collect(RECIPES, settings, print, {}, offline=True).images
 
 
 def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
@@ -267,8 +275,8 @@ def test_every_night_has_its_hour_its_reason_and_the_changes_of_upstream(
     rolled |= {"commit": old, "upstream": "b9200", "day": "2026-10-01"}
     nights.write(repository, night(**rolled, started="2026-11-24T03:19:09+00:00"))
     settings = Settings(namespace=f"{registry}/me", state_dir=tmp_path / "state")
-    facts = collect(RECIPES, settings, print)
-    assert [each.recipe for each in facts.images if each.nights] == ["llama-cpp-master"]
+    facts = collect(RECIPES, settings, print, {})
+    assert [each["recipe"] for each in facts.images if each["nights"]] == ["llama-cpp-master"]
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "nights.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)

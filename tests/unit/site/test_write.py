@@ -31,15 +31,8 @@ from builder.publish.tags import Move
 from builder.site import facts as choices
 from builder.site.facts import (
     CardFact,
-    ImageFact,
-    Measurement,
-    NextStep,
     Option,
-    PatchFact,
-    PublishedFigure,
-    PublishedTag,
     Site,
-    Speed,
     collect,
     measurements,
 )
@@ -58,7 +51,7 @@ LOADING = {"src", "srcset", "data", "poster", "action", "background"}
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Site:
     state = tmp_path_factory.mktemp("state")
-    found = collect(RECIPES, Settings(namespace="", state_dir=state), print)
+    found = collect(RECIPES, Settings(namespace="", state_dir=state), print, {})
     return replace(found, repository="")  # the checkout's remote is not of these tests
 
 
@@ -311,18 +304,18 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
         command=HOSTILE,
         capabilities=(HOSTILE,),
         caveats=(HOSTILE,),
-        missing=(NextStep(HOSTILE, HOSTILE),),
+        missing=({"why": HOSTILE, "command": HOSTILE},),
     )
     proposals = (each.proposals for each in facts.cards)
     proposal = next(each for each in proposals if each)[0]
     proposal = replace(proposal, model=HOSTILE, quantization=HOSTILE, get=HOSTILE, command=HOSTILE)
     refusal = Refusal(HOSTILE, "other", HOSTILE, (HOSTILE,), Obstacle.MEMORY)
-    figure = replace(facts.speeds[0].figures[0], differs=HOSTILE)
-    speed = replace(
-        facts.speeds[0], by=HOSTILE, url="javascript:alert(1)", figures=(figure, figure)
-    )
-    image = facts.images[0]
-    patch = PatchFact(HOSTILE, "javascript:alert(1)", HOSTILE, HOSTILE, applied=True)
+    figure = {**facts.speeds[0]["figures"][0], "differs": HOSTILE}
+    script = "javascript:alert(1)"
+    speed = {**facts.speeds[0], "by": HOSTILE, "url": script, "figures": (figure, figure)}
+    patch = {**dict.fromkeys(("name", "why", "drop_when"), HOSTILE), "where": script}
+    patch["applied"] = True
+    image = {**facts.images[0], "summary": HOSTILE, "notes": (HOSTILE,), "patches": (patch,)}
     hostile = replace(
         facts,
         cards=(
@@ -335,7 +328,7 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
                 unserved=(Unserved(HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
             ),
         ),
-        images=(replace(image, summary=HOSTILE, notes=(HOSTILE,), patches=(patch,)),),
+        images=(image,),
         speeds=(speed,),
     )
     write(hostile, tmp_path / "site")
@@ -351,7 +344,7 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
 
 
 def test_the_figures_of_receipts_are_attributed(facts: Site, tmp_path: Path) -> None:
-    made = receipt(recipe=facts.images[0].recipe, by="@me", driver="580.65.06")
+    made = receipt(recipe=facts.images[0]["recipe"], by="@me", driver="580.65.06")
     shown = replace(facts, measurements=measurements([made]))
     write(shown, tmp_path / "site")
     page = (tmp_path / "site" / "speeds.html").read_text()
@@ -378,29 +371,22 @@ def test_a_broken_file_is_left_out_and_named(catalog: Path, tmp_path: Path) -> N
     (catalog / "presets").mkdir(exist_ok=True)
     (catalog / "presets" / "odd@5090.toml").write_text("recipe = 1")
     said: list[str] = []
-    found = collect(load_catalog(catalog), Settings(state_dir=tmp_path / "state"), said.append)
-    assert "broken-1" not in {image.recipe for image in found.images}
+    found = collect(load_catalog(catalog), Settings(state_dir=tmp_path / "state"), said.append, {})
+    assert "broken-1" not in {image["recipe"] for image in found.images}
     assert [line.split()[0] for line in said] == ["odd@5090", "broken-1"]
 
 
-def test_the_manual_names_every_field() -> None:
+def test_the_manual_names_every_field(facts: Site) -> None:
     text = (REPOSITORY / "docs" / "development.md").read_text()
-    for kind in (
-        CardFact,
-        Option,
-        Figure,
-        NextStep,
-        Refusal,
-        ImageFact,
-        PatchFact,
-        PublishedTag,
-        Move,
-        Speed,
-        PublishedFigure,
-        Measurement,
-    ):
+    for kind in (CardFact, Option, Figure, Refusal, Move):
         for field in fields(kind):
             assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
+    patched = next(each for each in facts.images if each["patches"])
+    (measured,) = measurements([receipt()])
+    speed = facts.speeds[0]
+    for fact in (patched, patched["patches"][0], speed, speed["figures"][0], measured):
+        for name in fact:
+            assert f"`{name}`" in text, name
     for name in NightlyRun.model_fields:
         assert f"`{name}`" in text, name
 
@@ -539,7 +525,7 @@ def test_a_bar_is_the_share_of_the_cards_memory(facts: Site, tmp_path: Path) -> 
 
 def test_a_file_for_compose_is_complete_or_its_steps_are_shown(facts: Site, tmp_path: Path) -> None:
     """No link leads to a file that cannot start, as `export` refuses one."""
-    names = [image.recipe for image in facts.images]
+    names = [image["recipe"] for image in facts.images]
     presets = known(RECIPES, PRESETS.valid(), tmp_path)
     for published in ([], names):
         cards = choices.every_card(presets, published)
@@ -549,7 +535,7 @@ def test_a_file_for_compose_is_complete_or_its_steps_are_shown(facts: Site, tmp_
             lacks = mounted(files, "~/models", {}).incomplete
             assert bool(option.compose) == (not lacks and bool(published)), name
             assert bool(option.missing) != bool(option.compose), name
-            commands = [each.command for each in option.missing]
+            commands = [each["command"] for each in option.missing]
             builds = [each for each in commands if each.startswith("./farm build ")]
             assert len(builds) == (0 if published else 1), name
             assert len(commands) in {0, len(builds) + len(lacks) + 1}, name
@@ -565,8 +551,9 @@ def test_a_model_without_a_repository_is_named_by_the_user(facts: Site) -> None:
     given = "qwen3.6-27b-dflash-lucebox@5090 --model FILE --draft FILE"
     assert option.needs_file
     assert option.command == f"./farm run {given}"
-    assert option.missing[-1].command.startswith(f"./farm export {given} --format compose")
-    assert "No repository of Qwen3.6 27B DFlash is known" in [each.why for each in option.missing]
+    assert option.missing[-1]["command"].startswith(f"./farm export {given} --format compose")
+    why = [each["why"] for each in option.missing]
+    assert "No repository of Qwen3.6 27B DFlash is known" in why
     assert not options["qwen3.6-27b-dflash@5090-laptop"].needs_file
 
 
@@ -621,13 +608,13 @@ def test_the_repository_is_the_checkouts_remote_if_it_is_https(
 
 
 def test_speeds_have_a_row_for_each_preset(facts: Site, tmp_path: Path) -> None:
-    assert len({speed.preset for speed in facts.speeds}) == len(facts.speeds)
-    figures = sum(len(speed.figures) for speed in facts.speeds)
+    assert len({speed["preset"] for speed in facts.speeds}) == len(facts.speeds)
+    figures = sum(len(speed["figures"]) for speed in facts.speeds)
     assert figures == sum(len(entry.preset.result) for entry in PRESETS.valid())
-    speed = next(e for e in facts.speeds if e.preset == "qwen3.6-27b-dflash@5090-laptop")
+    speed = next(e for e in facts.speeds if e["preset"] == "qwen3.6-27b-dflash@5090-laptop")
     # The preset's own figure is first, then the larger contexts.
-    assert [each.context for each in speed.figures] == [262144, 204800, 131072, 98304]
-    assert speed.figures[0].tokens_per_second == 107.54
+    assert [each["context"] for each in speed["figures"]] == [262144, 204800, 131072, 98304]
+    assert speed["figures"][0]["tokens_per_second"] == 107.54
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "speeds.html").read_text()
     rows = page[page.index("<tbody>") : page.index("</tbody>")]
@@ -653,7 +640,7 @@ def test_the_tables_of_compilers_are_shown(facts: Site, tmp_path: Path) -> None:
         ended={"iq3_s": f"{HOSTILE}, PTX line 7"},
     )
     table = Table(
-        recipe=facts.images[0].recipe,
+        recipe=facts.images[0]["recipe"],
         source="javascript:alert(1)",
         tried="2026-11-23",
         architecture="compute_120a",
