@@ -294,18 +294,20 @@ def quantized(module: Module, name: str, y: Array, native: bool) -> tuple[Array,
     columns, depth = y.shape
     packed = np.zeros(columns * depth * 144 // 128 + 64 * 144, np.uint8)
     common: list[Any] = [depth, depth, depth * columns, depth * columns, depth, columns, 1, 0]
+    scatters = any("quantize_mmq_mxfp4ILb0" in kernel for kernel in module.kernels())
     if native and name == "nvfp4":
         scale = np.zeros(columns, np.float32)
         kernel = named(module, "quantize_mmq_nvfp4ILb0ELb0")
         module.run(kernel, [y, None, packed, scale, *common], grid=(columns, 1), block=128)
         return packed, scale
     if native:
-        kernel = named(module, "quantize_mmq_mxfp4")
+        kernel = named(module, "quantize_mmq_mxfp4ILb0" if scatters else "quantize_mmq_mxfp4P")
         arguments = fitting(module, kernel, [y, None, packed, *common], 10)
         module.run(kernel, arguments, grid=(columns, depth // 512), block=(32, 8))
         return packed, None
     layout = {"q4_0": 1, "iq1_s": 1, "q8_0": 0, "q6_K": 0, "iq2_s": 0, "mxfp4": 0, "nvfp4": 0}[name]
-    kernel = named(module, f"quantize_mmq_q8_1IL18mmq_q8_1_ds_layout{layout}E")
+    last = "ELb0" if scatters else "EE"
+    kernel = named(module, f"quantize_mmq_q8_1IL18mmq_q8_1_ds_layout{layout}{last}")
     arguments = fitting(module, kernel, [y, None, packed, *common], 10)
     module.run(kernel, arguments, grid=(columns, (depth + 511) // 512), block=128)
     return packed, None
