@@ -1,7 +1,7 @@
 """Planted faults that the numbers gate finds, as rows of simulator/README.md.
 
     ./farm ptx llama-cpp-0.5.0-dev --output DIRECTORY
-    .venv/bin/python studies/mutants.py DIRECTORY [--of-each 12] [--seed 1] [--growth 10 5 3 2]
+    .venv/bin/python studies/mutants.py DIRECTORY [--of-each 40] [--seed 1] [--growth 10 5 3 2]
 
 One instruction of a kernel's PTX is changed, and the kernel runs with the inputs of
 simulator/ptx/real/ggml.py.  A fault or an error beyond ggml's limit shows by itself.  Of the
@@ -15,7 +15,6 @@ import argparse
 import random
 import re
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,10 @@ sys.path[:0] = [str(REPOSITORY / "simulator/ptx" / part) for part in ("real", "t
 
 import ggml  # noqa: E402
 import numpy as np  # noqa: E402
+
+from builder.checks.kernel_test import GROWTH, ROUNDING  # noqa: E402
 from ptxlab.build import build  # noqa: E402
 from ptxlab.interpreter import Library, Module, PtxError, PtxFaultError  # noqa: E402
-
-from builder.checks.kernel_test import ROUNDING  # noqa: E402
 
 CASES = (
     "q4_0 x8", "mxfp4 x8 fp4", "f16 64", "q8_0 128", "q4_0 256", "mma 64", "mma 128", "rms_norm",
@@ -38,6 +37,7 @@ CASES = (
 """Of ggml.py, one for each kernel."""
 MOST = 2_000_000  # instructions of a warp: a changed loop may have no end
 ENLARGED = 3.0
+ENDS = "not loaded", "same bits", "fault", "beyond the limit", "passes"
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,18 @@ class Recorder(ggml.Kept):
     def compared(self, got: ggml.Array, exact: ggml.Array) -> None:
         """The last launch's result is compared: the argument that has it is looked for."""
         for index, each in enumerate(self._launch[3] if self._launch else ()):
-            if isinstance(each, np.ndarray) and each.shape == got.shape:
-                if np.array_equal(each.astype(np.float64), got.astype(np.float64)):
-                    self._found = index, exact
+            if not isinstance(each, np.ndarray) or each.shape != got.shape:
+                continue
+            if np.array_equal(each.astype(np.float64), got.astype(np.float64)):
+                self._found = index, exact
 
     def report(self, name: str, _error: float) -> None:
         """A case of ggml.py ends."""
         if self._launch and self._found and name in CASES:
             text, kernel, before, _, options = self._launch
-            self.cases.append(Case(name, alone(text, kernel), kernel, before, options, *self._found))
+            self.cases.append(
+                Case(name, alone(text, kernel), kernel, before, options, *self._found)
+            )
         self._found = None
 
 
@@ -131,7 +134,10 @@ def recorded(library: Library, folder: Path) -> list[Case]:
 
 # Changes of one instruction: the words of its class, and the text in its place.
 
-SUM = re.compile(r"(?P<op>add|fma)(?P<form>\.rn)?(?P<ftz>\.ftz)?\.f32\s+(?P<to>%\w+), (?P<a>[^,;]+), (?P<rest>[^;]+);")
+SUM = re.compile(
+    r"(?P<op>add|fma)(?P<form>\.rn)?(?P<ftz>\.ftz)?\.f32\s+"
+    r"(?P<to>%\w+), (?P<a>[^,;]+), (?P<rest>[^;]+);"
+)
 
 
 def _half(line: str, _rng: random.Random) -> str:
@@ -192,17 +198,23 @@ def _next_element(line: str, _rng: random.Random) -> str:
 CHANGES: dict[str, Callable[[str, random.Random], str]] = {
     "a sum rounded to half": _half,
     "a lane leaves out an addition": _lane,
-    "sum dropped": _words((r"fma\.rn(\.ftz)?\.f32(\s+)([^,]+, [^,]+, [^,;]+), [^;]+;", r"mul\1.f32\2\3;")),
+    "sum dropped": _words(
+        (r"fma\.rn(\.ftz)?\.f32(\s+)([^,]+, [^,]+, [^,;]+), [^;]+;", r"mul\1.f32\2\3;")
+    ),
     "log2(e) missing": _words((r"0f3FB8AA3B", "0f3F800000")),
     "loop bound": _number(r"setp\.\w+\.[su]32\s+%\w+, %\w+, (\d+);", lambda n, _: n + 1),
     "load one element on": _next_element,
-    "selector of prmt": _number(r"prmt\.b32\s.*, (0x[0-9A-Fa-f]+|\d+)U?;", lambda n, rng: n ^ 1 << rng.randrange(12)),
+    "selector of prmt": _number(
+        r"prmt\.b32\s.*, (0x[0-9A-Fa-f]+|\d+)U?;", lambda n, rng: n ^ 1 << rng.randrange(12)
+    ),
     "shift: signed or not": _words((r"shr\.u32", "shr.s32"), (r"shr\.s32", "shr.u32")),
     "shift by one more": _number(r"sh[lr]\.\w32\s.*, (\d+);", lambda n, _: n + 1),
     "dp4a: signed or not": _words((r"dp4a\.s32\.s32", "dp4a.u32.s32")),
     "bit of a mask lost": _number(r"and\.b32\s.*, (\d+);", _lost_bit),
-    "shuffle distance": _number(r"shfl\.sync\.\w+\.b32\s.*, (\d+), \d+, -?\d+;", lambda n, _: n // 2 or 2),
-}  # fmt: skip
+    "shuffle distance": _number(
+        r"shfl\.sync\.\w+\.b32\s.*, (\d+), \d+, -?\d+;", lambda n, _: n // 2 or 2
+    ),
+}
 
 
 def mutants(case: Case, of_each: int, rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -211,54 +223,74 @@ def mutants(case: Case, of_each: int, rng: random.Random) -> Iterator[tuple[str,
     lines = case.text.splitlines(keepends=True)
     first = case.text[:start].count("\n")
     for words, change in CHANGES.items():
-        able = [i for i in range(first, len(lines)) if change(lines[i], random.Random(0)) != lines[i]]
+        able = [i for i in range(first, len(lines)) if change(lines[i], rng) != lines[i]]
         for i in sorted(rng.sample(able, min(of_each, len(able)))):
             yield words, "".join([*lines[:i], change(lines[i], rng), *lines[i + 1 :]])
 
 
-def judged(case: Case, library: Library, text: str, right: tuple[float, bytes]) -> tuple[str, float]:
-    """How a mutant ends, and how many times the error it has, rounding aside."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a mutant ended."""
+
+    words: str
+    end: str
+    growth: float = 1.0
+    """How many times the error it has; infinite where there was none."""
+    counted: float = 1.0
+    """The same as the rule counts it: errors below ``ROUNDING`` are all the same."""
+
+
+def judged(
+    case: Case, library: Library, words: str, text: str, right: tuple[float, bytes]
+) -> Outcome:
+    """The outcome of a mutant."""
     try:
         error, result = case.error(library, text)
     except PtxFaultError:
-        return "fault", 0.0
+        return Outcome(words, "fault")
     except PtxError:
-        return "not loaded", 0.0
+        return Outcome(words, "not loaded")
     if not error <= ggml.LIMIT:
-        return "beyond the limit", 0.0
+        return Outcome(words, "beyond the limit")
     if result == right[1]:
-        return "same bits", 1.0
-    return "passes", max(error, ROUNDING) / max(right[0], ROUNDING)
+        return Outcome(words, "same bits")
+    growth = error / right[0] if right[0] else float("inf")
+    return Outcome(words, "passes", growth, max(error, ROUNDING) / max(right[0], ROUNDING))
+
+
+def row(words: str, some: list[Outcome], growths: list[float]) -> str:
+    """A row of the table."""
+    enlarged = [each for each in some if each.growth > ENLARGED]
+    seen = [each for each in enlarged if each.counted > ENLARGED]
+    cells = [words, *(str(sum(each.end == end for each in some)) for end in ENDS)]
+    cells += [str(len(enlarged)), str(len(seen))]
+    cells += [str(sum(each.counted > growth for each in enlarged)) for growth in growths]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--of-each", type=int, default=12, help="of a change, in a kernel")
+    parser.add_argument("--of-each", type=int, default=40, help="of a change, in a kernel")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--growth", type=float, nargs="+", default=[10, 5, 3, 2])
+    parser.add_argument("--growth", type=float, nargs="+", default=[GROWTH, 10, 5, 3, 2])
     parser.add_argument("--library", type=Path)
     given = parser.parse_args()
     library = Library(given.library or build() / "libptx.so")
-    ends: dict[str, Counter[str]] = defaultdict(Counter)
-    ratios: dict[str, list[float]] = defaultdict(list)
+    outcomes: list[Outcome] = []
     for case in recorded(library, given.folder):
         right = case.error(library, case.text)
-        for words, text in mutants(case, given.of_each, random.Random(f"{given.seed} {case.name}")):
-            end, ratio = judged(case, library, text, right)
-            ends[words][end] += 1
-            if ratio > ENLARGED or (end == "passes" and ratio > min(given.growth)):
-                ratios[words].append(ratio)
+        rng = random.Random(f"{given.seed} {case.name}")  # noqa: S311  (the same sample every time)
+        for words, text in mutants(case, given.of_each, rng):
+            outcomes.append(judged(case, library, words, text, right))
         print(f"{case.name}: error {right[0]:.1e}", file=sys.stderr, flush=True)
-    columns = ("not loaded", "same bits", "fault", "beyond the limit", "passes")
-    print(f"| change | {' | '.join(columns)} | > {ENLARGED:g} times | found at > {given.growth} |")
-    for words in [*CHANGES, "all"]:
-        counts = ends[words] if words != "all" else sum(ends.values(), Counter())
-        some = ratios[words] if words != "all" else [r for each in ratios.values() for r in each]
-        enlarged = sum(ratio > ENLARGED for ratio in some)
-        found = ", ".join(str(sum(ratio > growth for ratio in some)) for growth in given.growth)
-        print(f"| {words} | {' | '.join(str(counts[c]) for c in columns)} | {enlarged} | {found} |")
+    heads = ["change", *ENDS, f"over {ENLARGED:g} times", f"of these beyond {ROUNDING:g}"]
+    heads += [f"found at {growth:g}" for growth in given.growth]
+    print(f"| {' | '.join(heads)} |\n|---{'|---:' * (len(heads) - 1)}|")
+    for words in CHANGES:
+        print(row(words, [each for each in outcomes if each.words == words], given.growth))
+    print(row("all", outcomes, given.growth))
 
 
 if __name__ == "__main__":

@@ -509,6 +509,33 @@ def rows_of_blocks(library: Library, tree: Tree, report: Report) -> None:
     report("ssm_conv", nmse(out, sums / (1 + np.exp(-sums))))
 
 
+def scan(library: Library, tree: Tree, report: Report) -> None:
+    """The scan of Mamba's states: CUB's block loads, and shared memory that each step uses again."""
+    module, _ = tree.module(library, "ssm-scan.cu", "12ssm_scan_f32ILm128ELm16E")
+    rng = np.random.default_rng(9)
+    channels, states, tokens = 256, 16, 5
+    state, x, dt, a, b, c = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in ((1, channels, states), (tokens, channels), (tokens, channels),
+                      (channels, states), (tokens, states), (tokens, states))
+    )  # fmt: skip
+    out = np.zeros(tokens * channels + channels * states, np.float32)
+    arguments = [state, x, dt, -np.abs(a), b, c, np.zeros(1, np.int32), out, state.strides[1], state.nbytes,
+                 x.strides[0], x.nbytes, dt.strides[0], dt.nbytes, 4 * states, b.strides[0], b.nbytes,
+                 c.strides[0], c.nbytes, 4 * tokens * channels, channels, tokens]  # fmt: skip
+    wide, rows = state[0].astype(np.float64), []
+    for token in range(tokens):
+        step = np.log1p(np.exp(dt[token].astype(np.float64)))[:, None]
+        wide = wide * np.exp(step * -np.abs(a)) + b[token] * x[token][:, None] * step
+        rows.append(wide @ c[token])
+    exact = np.concatenate([*rows, wide.ravel()])
+    for known in (0, tokens):  # the number of tokens as an argument, and as one of the template
+        kernel = named(module, f"12ssm_scan_f32ILm128ELm16ELm{known}E")
+        out[:] = 0
+        module.run(kernel, arguments, grid=(1, channels // 128), block=128, shared=128 * 17 * 8)
+        report(f"ssm_scan {known or 'any'}", nmse(out, exact))
+
+
 CHECKS = {
     "vec_dot": vec_dot,
     "mmq": mmq,
@@ -516,6 +543,7 @@ CHECKS = {
     "tiles": attention_by_tiles,
     "rows": rows,
     "blocks": rows_of_blocks,
+    "scan": scan,
 }
 
 

@@ -53,9 +53,7 @@ def in_python(tree: ggml.Tree, name: str) -> float:
 def matrices(library: Library, tree: ggml.Tree, name: str, precision: str) -> tuple[float, float]:
     """Lane instructions, and multiplications and additions, per second and core of mmq."""
     quantize, _ = tree.module(library, "quantize.cu", "quantize_mmq_q8_1")
-    module, text = tree.module(
-        library, f"template-instances/mmq-instance-{name}.cu", "9mul_mat_q"
-    )
+    module, text = tree.module(library, f"template-instances/mmq-instance-{name}.cu", "9mul_mat_q")
     rows, depth, columns = 1024, 1024, 64
     launch = ggml.mmq_launch(module, text, quantize, name, precision, rows, depth, columns)
     lanes = products = 0.0
