@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--of-each", type=int, default=40, help="of a change, in a kernel")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--growth", type=float, nargs="+", default=[GROWTH, 10, 5, 3, 2])
+    parser.add_argument("--growth", type=float, nargs="+", default=[GROWTH, 5, 3, 2])
     parser.add_argument("--library", type=Path)
     given = parser.parse_args()
     library = Library(given.library or build() / "libptx.so")

@@ -73,7 +73,9 @@ class Tree:
     def module(self, library: Library, name: str, kernel: str) -> tuple[Module, str]:
         """A source file of the tree as a module, and its PTX; it has a kernel named so."""
         text = self.ptx(self.tree / "src/ggml-cuda" / name)
-        return library.load(text), text
+        module = library.load(text)
+        named(module, kernel)
+        return module, text
 
 
 class Kept(Tree):
@@ -283,6 +285,11 @@ def mmq(library: Library, tree: Tree, report: Report) -> None:
         if name.endswith("fp4") and not native and "EL9ggml_prec" not in text:
             print(f"{tree.version} mmq       {name} with int8 columns: the tree has no such kernel")
             continue
+        if name == "nvfp4" and not any("mmq_nvfp4ILb0" in k for k in quantize.kernels()):
+            print(
+                f"{tree.version} mmq       {name}: its columns are quantized otherwise, not tried"
+            )
+            continue
         for columns in (8, 16):
             launch = mmq_launch(module, text, quantize, name, precision, 128, 512, columns)
             launch.run()
@@ -395,7 +402,7 @@ def rows(library: Library, tree: Tree, report: Report) -> None:
     out = np.zeros_like(x)
     kernel = named(module, "12rms_norm_f32ILi1024ELb0ELb0E")
     none = [None, 0, 0, 0, *[fastdiv(1)] * 4]
-    arguments = [x, out, 4096, 4096, 0, 0, 1e-6, *none, *none, 1.0]
+    arguments: list[Any] = [x, out, 4096, 4096, 0, 0, 1e-6, *none, *none, 1.0]
     arguments = fitting(module, kernel, arguments, len(arguments) - 1)
     module.run(kernel, arguments, grid=8, block=1024, shared=128)
     wide = x.astype(np.float64)
@@ -520,7 +527,7 @@ def scan(library: Library, tree: Tree, report: Report) -> None:
                       (channels, states), (tokens, states), (tokens, states))
     )  # fmt: skip
     out = np.zeros(tokens * channels + channels * states, np.float32)
-    arguments = [state, x, dt, -np.abs(a), b, c, np.zeros(1, np.int32), out, state.strides[1], state.nbytes,
+    arguments: list[Any] = [state, x, dt, -np.abs(a), b, c, np.zeros(1, np.int32), out, state.strides[1], state.nbytes,
                  x.strides[0], x.nbytes, dt.strides[0], dt.nbytes, 4 * states, b.strides[0], b.nbytes,
                  c.strides[0], c.nbytes, 4 * tokens * channels, channels, tokens]  # fmt: skip
     wide, rows = state[0].astype(np.float64), []
