@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from mutants import Case, Library, PtxFaultError, build, recorded
+from mutants import Case, recorded
 
-WAYS = {
+from ptxlab.build import build
+from ptxlab.interpreter import Library, PtxFaultError
+
+WAYS: dict[str, dict[str, Any]] = {
     "without": {},
     "races": {"races": 1},
     "races and uninitialized": {"races": 1, "uninitialized": 1},
 }
 
 
-def seconds(library: Library, case: Case, options: dict[str, int]) -> tuple[int, float]:
+def seconds(library: Library, case: Case, options: dict[str, Any]) -> tuple[int, float]:
     """Lane instructions of a case, and its seconds; a finding does not end the kernel."""
     arguments = [a.copy() if isinstance(a, np.ndarray) else a for a in case.arguments]
     module = library.load(case.text)
