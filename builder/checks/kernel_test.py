@@ -499,7 +499,8 @@ TYPES = ("type_KV", "type_K")
 """The parameter of a case that names the cache's type: of both K and V, or of K."""
 NAMED_CASES = 4  # cases that a check names
 GROWTH = 10.0
-"""How many times the least known error of a case its error may be."""
+"""How many times the least known error of a case its error may be: 88 % of the mutants that enlarge
+an error threefold are found (studies/mutants.py)."""
 ROUNDING = 1e-11
 """Errors below are all the same: sums of floats in another order.  A sum that is rounded to half
 once makes 1e-7."""
