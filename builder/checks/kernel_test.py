@@ -474,10 +474,9 @@ def _faults(report: Report) -> str:
 
 
 def races(report: Report) -> dict[str, tuple[str, str]]:
-    """What has no order, by kernel and line: the case that an exemption names, and a sentence.
+    """What has no order, by kernel and line: a case, "race: KERNEL FILE:LINE", and a sentence.
 
-    The case is "race: KERNEL FILE:LINE", or "race: KERNEL" where the code does not name its source:
-    lines of PTX are others after each compilation.
+    Without a line of the source the case is "race: KERNEL": lines of PTX change with each compiler.
     """
     found: dict[str, tuple[str, str]] = {}
     for each in report.violations:
@@ -485,8 +484,7 @@ def races(report: Report) -> dict[str, tuple[str, str]]:
             kernel, source = function_of(each.kernel), SOURCE_LINE.search(each.why)
             line = source or PTX_LINE.search(each.why)
             place = f"{kernel} {line[1]}" if line else kernel
-            case = f"{RACE}{place if source else kernel}"
-            found.setdefault(place, (case, f"{place}: {each.why}"))
+            found.setdefault(place, (RACE + (place if source else kernel), f"{place}: {each.why}"))
     return found
 
 
@@ -499,8 +497,7 @@ TYPES = ("type_KV", "type_K")
 """The parameter of a case that names the cache's type: of both K and V, or of K."""
 NAMED_CASES = 4  # cases that a check names
 GROWTH = 10.0
-"""How many times the least known error of a case its error may be: 88 % of the mutants that enlarge
-an error threefold are found (studies/mutants.py)."""
+"""How many times the least known error of a case its error may be."""
 ROUNDING = 1e-11
 """Errors below are all the same: sums of floats in another order.  A sum that is rounded to half
 once makes 1e-7."""
