@@ -4,9 +4,9 @@
     .venv/bin/python studies/mutants.py DIRECTORY [--of-each 40] [--seed 1] [--growth 10 5 3 2]
 
 One instruction of a kernel's PTX is changed, and the kernel runs with the inputs of
-simulator/ptx/real/ggml.py.  A fault or an error beyond ggml's limit shows by itself.  Of the
-mutants that enlarge the error more than threefold and pass, a row says how many the rule finds:
-the error is more than GROWTH times the error without the change (kernel_test.py, ``grown``).
+simulator/ptx/real/ggml.py.  A fault or an error beyond ggml's limit shows by itself.  Some of the
+mutants that pass enlarge the error more than threefold: a row says how many of them the rule finds.
+The rule: the error is more than GROWTH times the error without the change (kernel_test.py, ``grown``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CASES = (
     "q4_0 x8", "mxfp4 x8 fp4", "f16 64", "q8_0 128", "q4_0 256", "mma 64", "mma 128", "rms_norm",
     "soft_max shared", "soft_max global", "argsort", "rope", "get_rows q4_0", "ssm_conv",
 )  # fmt: skip
-"""Of ggml.py, one for each kernel."""
+"""Results in ggml.py, one for each kernel."""
 MOST = 2_000_000  # instructions of a warp: a changed loop may have no end
 ENLARGED = 3.0
 ENDS = "not loaded", "same bits", "fault", "beyond the limit", "passes"

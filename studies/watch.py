@@ -3,7 +3,7 @@
     ./farm ptx llama-cpp-0.5.0-dev --output DIRECTORY
     .venv/bin/python studies/watch.py DIRECTORY [--runs 5]
 
-The kernels are those of studies/mutants.py.  Seconds are the processor's; each figure is the best
+The kernels are the same as in studies/mutants.py.  Seconds are the processor's; each figure is the best
 of some runs, which take turns.
 """
 

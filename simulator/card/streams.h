@@ -63,7 +63,7 @@ SIMULATOR_API void order_cards();
 
 // ---- Streams ----
 
-// Of all cards since compute capability 7.0. A priority outside of the range is moved to its end.
+// The priorities that all cards since compute capability 7.0 have. A priority outside of the range is moved to its end.
 constexpr int kLeastPriority = 0, kGreatestPriority = -5;
 SIMULATOR_API cudaError_t create_stream(unsigned flags, int priority, cudaStream_t* stream);
 SIMULATOR_API cudaError_t destroy_stream(cudaStream_t stream);

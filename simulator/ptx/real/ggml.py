@@ -103,7 +103,7 @@ def named(module: Module, *parts: str) -> str:
 
 
 def fitting(module: Module, kernel: str, arguments: list[Any], *newer: int) -> list[Any]:
-    """The arguments without those of these indices that the tree's kernel does not have yet."""
+    """The arguments, without the newer ones (by index) that the tree's kernel does not have yet."""
     lacking = 0
     while len(arguments) - lacking > 0:
         try:
