@@ -6,7 +6,7 @@
 One instruction of a kernel's PTX is changed, and the kernel runs with the inputs of
 simulator/ptx/real/ggml.py.  A fault or an error beyond ggml's limit shows by itself.  Some of the
 mutants that pass enlarge the error more than threefold: a row says how many of them the rule finds.
-The rule: the error is more than GROWTH times the error without the change (kernel_test.py, ``grown``).
+The rule (kernel_test.py, ``grown``): it is more than GROWTH times the error without the change.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     ./farm ptx llama-cpp-0.5.0-dev --output DIRECTORY
     .venv/bin/python studies/watch.py DIRECTORY [--runs 5]
 
-The kernels are the same as in studies/mutants.py.  Seconds are the processor's; each figure is the best
-of some runs, which take turns.
+The kernels are the same as in studies/mutants.py.  Seconds are the processor's; each figure is the
+best of some runs, which take turns.
 """
 
 from __future__ import annotations
