@@ -29,7 +29,7 @@ LONGEST = 4096  # characters of a text: names of template functions have up to t
 MOST = 1 << 14  # parts of one kind
 CARDS = 64
 DEPTH = 64  # frames of a stack (stacks.cpp)
-RACES = "race: ", "uninitialized: "
+RACE = "race: "
 """How a violation begins that did not end its kernel (ptx.h, Fault::Kind)."""
 NOT_COMPUTED = "not computed"  # begins a violation that is a gap of the simulator (compute.cpp)
 
@@ -245,7 +245,7 @@ class Report(ReportPart):
     @property
     def lacks_only(self) -> bool:
         """Whether something ended a kernel, and each time it was a gap of the simulator."""
-        whys = [each.why for each in self.violations if not each.why.startswith(RACES)]
+        whys = [each.why for each in self.violations if not each.why.startswith(RACE)]
         return bool(whys) and all(why.startswith(NOT_COMPUTED) for why in whys)
 
     @property

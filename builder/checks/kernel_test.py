@@ -32,7 +32,7 @@ from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
-from simulator.report import RACES, Report
+from simulator.report import RACE, Report
 from simulator.work import function_of
 
 # Cases of ggml's test-backend-ops: all cases of a tree, and the choice that an image must pass.
@@ -371,7 +371,7 @@ class NumbersTrial:
     """The cases that could not be added to the tree's, each with the reason."""
     operations: Set[str] = frozenset()
     """The operations of the tree's list that the engine computes on a card."""
-    races: dict[str, str] = field(default_factory=dict)
+    races: dict[str, tuple[str, str]] = field(default_factory=dict)
     """What ``races`` found in all cases together."""
     cpu_code: str = ""
     """The file of the CPU code that ggml chose for this machine; empty: it has one for all."""
@@ -455,7 +455,8 @@ class NumbersTrial:
         if report is None:
             return found
         names = ", ".join(sorted(map(function_of, report.kernels))[:NAMED])
-        wrong = _faults(report) or "; ".join(races(report).values()) or f"computed by {names}"
+        unordered = "; ".join(why for _, why in [*races(report).values()][:NAMED])
+        wrong = _faults(report) or unordered or f"computed by {names}"
         return replace(found, why=f"{found.why}; {wrong}")
 
     def _run(
@@ -506,19 +507,22 @@ def _stopped(case: Case, run: _Run) -> CaseResult:
 
 
 def _faults(report: Report) -> str:
-    faults = [each for each in report.violations if not each.why.startswith(RACES)][:NAMED]
+    faults = [each for each in report.violations if not each.why.startswith(RACE)][:NAMED]
     return "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults)
 
 
-def races(report: Report) -> dict[str, str]:
-    """What has no order, by "race: KERNEL FILE:LINE" of the source, or of the PTX without it."""
-    found: dict[str, str] = {}
+def races(report: Report) -> dict[str, tuple[str, str]]:
+    """What has no order, by kernel and line: a case, "race: KERNEL FILE:LINE", and a sentence.
+
+    Without a line of the source the case is "race: KERNEL": lines of PTX change with each compiler.
+    """
+    found: dict[str, tuple[str, str]] = {}
     for each in report.violations:
-        if each.why.startswith(RACES):
-            line = SOURCE_LINE.search(each.why) or PTX_LINE.search(each.why)
-            place = f"{function_of(each.kernel)} {line[1] if line else ''}".strip()
-            kind = each.why.partition(":")[0]
-            found.setdefault(f"{kind}: {place}", f"{place}: {each.why}")
+        if each.why.startswith(RACE):
+            kernel, source = function_of(each.kernel), SOURCE_LINE.search(each.why)
+            line = source or PTX_LINE.search(each.why)
+            place = f"{kernel} {line[1]}" if line else kernel
+            found.setdefault(place, (RACE + (place if source else kernel), f"{place}: {each.why}"))
     return found
 
 
@@ -558,7 +562,7 @@ def _checks(context: Context) -> Iterator[Check]:
     }
     yield operations(with_card.operations, results.values())
     ordered = "all accesses have an order"
-    yield context.rules.check(KIND, "races", ordered, with_card.races.items())
+    yield context.rules.check(KIND, "races", ordered, with_card.races.values())
     text = context.help(context.recipe.image.entrypoint)
     if types := logit_test.cache_types(text):
         yield cache_types(types, [*results.values()])

@@ -39,7 +39,7 @@ from builder.presets import made_models
 from builder.presets.cards import Card
 from builder.presets.made_models import TinyModel
 from simulator import gguf
-from simulator.report import RACES, Report
+from simulator.report import RACE, Report
 from simulator.work import function_of
 
 # The trials of a server's numbers: models, ways to draft, types of the cache, limits.
@@ -369,7 +369,7 @@ class ModelNumbers:
         else:
             found, report = "no race was found for the prompt alone", answer[1]
         faults = refused(report) if report else []
-        return next((each for each in faults if any(kind in each for kind in RACES)), found)
+        return next((each for each in faults if RACE in each), found)
 
     def _first_wrong_layer(self) -> str:
         """Which layer makes the numbers differ: the same model, whose first layers alone add to

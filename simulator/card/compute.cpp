@@ -171,12 +171,10 @@ cudaError_t run(const Launch& launch, const ptx::Kernel& kernel) {
     const ptx::Result result = ptx::launch(wanted);
     std::fputs(result.printed.c_str(), stdout);
     count(launch, result);
-    if (!result.fault) return cudaSuccess;
-    using Kind = ptx::Fault::Kind;
-    if (result.fault->kind == Kind::race || result.fault->kind == Kind::uninitialized) {
-        refuse(launch, cudaErrorLaunchFailure, result.fault->text());
-        return cudaSuccess;  // computed all the same
+    for (const ptx::Fault& each : result.findings) {  // computed all the same
+        refuse(launch, cudaErrorLaunchFailure, each.text());
     }
+    if (!result.fault) return cudaSuccess;
     const cudaError_t error = error_of(result.fault->kind);
     // What a card would compute does not end its context.
     if (result.fault->kind != ptx::Fault::Kind::not_computed) break_card(launch.card, error);

@@ -35,6 +35,6 @@ inline cudaError_t check_devices(int first, int second) {
 cudaError_t size_error();
 
 // What is true of all simulated cards, as of every card since compute capability 7.0.
-constexpr int kWarp = 32, kLeastPriority = 0, kGreatestPriority = -5;
+constexpr int kWarp = 32;
 
 }  // namespace cudart

@@ -203,8 +203,8 @@ cudaError_t cudaCtxResetPersistingL2Cache() {
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     SIMULATED();
-    if (least != nullptr) *least = cudart::kLeastPriority;
-    if (greatest != nullptr) *greatest = cudart::kGreatestPriority;
+    if (least != nullptr) *least = simulator::kLeastPriority;
+    if (greatest != nullptr) *greatest = simulator::kGreatestPriority;
     return remember(start());
 }
 

@@ -105,11 +105,6 @@ cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
     return remember(start());
 }
 
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-    SIMULATED();
-    return remember(destroy_graph(graph));
-}
-
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph,
                                    const cudaGraphNode_t* dependencies, std::size_t count,
                                    const cudaKernelNodeParams* parameters) {
@@ -250,13 +245,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
     return remember(instantiate(graph, flags, executable));
 }
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                          unsigned long long flags) {
-    SIMULATED();
-    if (executable == nullptr) return remember(cudaErrorInvalidValue);
-    return remember(instantiate(graph, flags, executable));
-}
-
 cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* executable, cudaGraph_t graph,
                                            cudaGraphInstantiateParams* parameters) {
     SIMULATED();
@@ -265,17 +253,6 @@ cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* executable, cudaGrap
     parameters->result_out =
         error == cudaSuccess ? cudaGraphInstantiateSuccess : cudaGraphInstantiateError;
     return remember(error);
-}
-
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph,
-                                cudaGraphExecUpdateResultInfo* result) {
-    SIMULATED();
-    return remember(update(executable, graph, result));
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-    SIMULATED();
-    return remember(destroy_executable(executable));
 }
 
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t executable, unsigned long long* flags) {
@@ -292,11 +269,6 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t) {
     const Lock lock(mutex());
     return remember(live<CUgraphExec_st>().contains(executable) ? cudaSuccess
                                                                 : cudaErrorInvalidValue);
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-    SIMULATED();
-    return remember(launch_graph(executable, stream));
 }
 
 }  // extern "C"

@@ -236,8 +236,8 @@ CUresult cuCtxSynchronize(void) {
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     IN_CONTEXT();
-    if (least != nullptr) *least = 0;
-    if (greatest != nullptr) *greatest = -5;  // as drivers answer since compute capability 7.0
+    if (least != nullptr) *least = kLeastPriority;
+    if (greatest != nullptr) *greatest = kGreatestPriority;
     return CUDA_SUCCESS;
 }
 

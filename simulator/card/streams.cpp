@@ -229,7 +229,8 @@ cudaError_t create_stream(unsigned flags, int priority, cudaStream_t* stream) {
     if ((flags & ~static_cast<unsigned>(cudaStreamNonBlocking)) != 0) return cudaErrorInvalidValue;
     if (const cudaError_t error = use_card(current_card())) return error;
     const Lock lock(mutex());
-    *stream = new CUstream_st{.card = current_card(), .flags = flags, .priority = priority,
+    *stream = new CUstream_st{.card = current_card(), .flags = flags,
+                              .priority = std::clamp(priority, kGreatestPriority, kLeastPriority),
                               .id = next_stream_id()};
     live<CUstream_st>().insert(*stream);
     return cudaSuccess;

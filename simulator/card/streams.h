@@ -63,6 +63,8 @@ SIMULATOR_API void order_cards();
 
 // ---- Streams ----
 
+// The priorities that all cards since compute capability 7.0 have. A priority outside of the range is moved to its end.
+constexpr int kLeastPriority = 0, kGreatestPriority = -5;
 SIMULATOR_API cudaError_t create_stream(unsigned flags, int priority, cudaStream_t* stream);
 SIMULATOR_API cudaError_t destroy_stream(cudaStream_t stream);
 // cudaErrorStreamCaptureUnsupported: the stream is captured, which the wait would end.

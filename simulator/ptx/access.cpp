@@ -65,8 +65,8 @@ Size thread_index(const Block& block, u32 thread) {
 
 }  // namespace
 
-void raise(Warp& warp, const Insn& insn, u32 lane, Fault::Kind kind, const std::string& what,
-           u64 address) {
+Fault fault_at(const Warp& warp, const Insn& insn, u32 lane, Fault::Kind kind,
+               const std::string& what, u64 address) {
     const Block& block = *warp.block;
     Fault fault;
     fault.kind = kind;
@@ -84,7 +84,29 @@ void raise(Warp& warp, const Insn& insn, u32 lane, Fault::Kind kind, const std::
     fault.warp = warp.number;
     fault.lane = lane;
     fault.at_thread = true;
-    throw Raised{std::move(fault)};
+    return fault;
+}
+
+bool Findings::has(const Program& program, const Insn& insn) {
+    steps_.resize(program.lines.size());
+    return insn.step != kAll && steps_[insn.step];
+}
+
+void Findings::add(const Program& program, const Insn& insn, Fault fault) {
+    if (insn.step != kAll) {
+        const SourceLine& line = program.lines[insn.step];
+        for (std::size_t step = 0; step < steps_.size(); ++step) {
+            const SourceLine& other = program.lines[step];
+            if (line.source.empty() ? other.line == line.line : other.source == line.source)
+                steps_[step] = true;
+        }
+    }
+    all.push_back(std::move(fault));
+}
+
+void raise(Warp& warp, const Insn& insn, u32 lane, Fault::Kind kind, const std::string& what,
+           u64 address) {
+    throw Raised{fault_at(warp, insn, lane, kind, what, address)};
 }
 
 void raise_misaligned(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 bytes) {

@@ -118,7 +118,7 @@ public:
         result_.seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         if (error_ != nullptr) std::rethrow_exception(error_);
-        if (!result_.fault) result_.fault = std::move(race_);
+        result_.findings = std::move(findings_.all);
         return std::move(result_);
     }
 
@@ -150,6 +150,7 @@ private:
     void start(Block& block, u64 number) {
         block.program = &program_;
         block.launch = &launch_;
+        block.findings = &findings_;
         block.index = index_of(number);
         block.number = static_cast<u32>(number);
         block.threads = static_cast<u32>(launch_.block.volume());
@@ -188,7 +189,7 @@ private:
             set_specials(warp);
         }
         const Options& options = launch_.options;
-        if (race_ || !(options.races || options.uninitialized)) block.watch.reset();
+        if (findings_.full() || !(options.races || options.uninitialized)) block.watch.reset();
         else start_watch(block, options.races ? &global_ : nullptr);
     }
 
@@ -196,7 +197,6 @@ private:
         variant().finish_block(block);
         if (block.watch != nullptr) settle_writes(block);
         const std::lock_guard lock(mutex_);
-        if (block.watch != nullptr && !race_) race_ = block.watch->found;
         for (const Warp& warp : block.warps) {
             result_.warp_instructions += warp.warp_instructions;
             result_.lane_instructions += warp.lane_instructions;
@@ -273,7 +273,7 @@ private:
     std::atomic<bool> cancelled_{false};
     std::mutex mutex_;
     GlobalShadow global_;
-    std::optional<Fault> race_;  // or a read of what nothing wrote: the first one
+    Findings findings_;
     Result result_;
     std::exception_ptr error_;
 };

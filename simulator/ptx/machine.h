@@ -158,6 +158,19 @@ struct alignas(64) Warp {
     bool waited = false, triggered = false;  // griddepcontrol: by a thread of the warp
 };
 
+// What the watch of a launch found, each line once.
+struct Findings {
+    static constexpr std::size_t kMost = 16;
+    std::vector<Fault> all;
+    bool full() const { return all.size() >= kMost; }
+    // Whether the instruction's line (of the source, else of the PTX) has a finding.
+    bool has(const Program& program, const Insn& insn);
+    void add(const Program& program, const Insn& insn, Fault fault);
+
+private:
+    std::vector<bool> steps_;  // lines that have one, by instruction
+};
+
 struct Block {
     const Program* program = nullptr;
     const Launch* launch = nullptr;
@@ -172,6 +185,7 @@ struct Block {
     std::vector<Warp> warps;
     u32 threads = 0;
     u32 arrived[16] = {};  // threads that bar.arrive counted at each barrier
+    Findings* findings = nullptr;  // of the launch
     std::shared_ptr<Watch> watch;  // null: races and uninitialized reads are not looked for
     std::vector<BulkCopy> bulk;  // not performed yet
     u32 fruitless = 0;  // rounds in which all warps only waited for mbarriers
@@ -221,6 +235,16 @@ void arrive(Warp& warp, const Insn& insn, u32 lanes, u32 barrier, u32 threads, b
 struct Raised {
     Fault fault;
 };
+Fault fault_at(const Warp& warp, const Insn& insn, u32 lane, Fault::Kind kind,
+               const std::string& what, u64 address);
+// The kernel goes on: what it computes does not depend on a finding.  `what()` is its sentence.
+template <class What>
+void report(Warp& warp, const Insn& insn, u32 lane, Fault::Kind kind, u64 address, What what) {
+    Findings& findings = *warp.block->findings;
+    const Program& program = *warp.block->program;
+    if (findings.full() || findings.has(program, insn)) return;
+    findings.add(program, insn, fault_at(warp, insn, lane, kind, what(), address));
+}
 [[noreturn]] void raise(Warp& warp, const Insn& insn, u32 lane, Fault::Kind kind,
                         const std::string& what, u64 address = 0);
 enum class Use : u8 { read, write, atomic };
@@ -252,7 +276,7 @@ void take_clock(Warp& warp, u32 barrier);
 
 // ---- overlap.cpp: this launch and other works, where Launch::overlap is given ----
 
-// Raises a fault where another work touches the memory and nothing orders the two.
+// Reports where another work touches the memory and nothing orders the two.
 void watch_works(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
 // griddepcontrol.wait and .launch_dependents (PTX ISA 9.7.13).
 void wait_for_grids(Warp& warp);

@@ -275,9 +275,10 @@ private:
                      result.warp_instructions, result.lane_instructions, result.seconds,
                      ptx::machine());
         if (launch_.options.checksum) std::fprintf(stderr, "checksum %016lx\n", result.checksum);
-        if (!result.fault) return 0;
-        std::fprintf(stderr, "%s\n", result.fault->text().c_str());
-        return 1;
+        for (const ptx::Fault& each : result.findings)
+            std::fprintf(stderr, "%s\n", each.text().c_str());
+        if (result.fault) std::fprintf(stderr, "%s\n", result.fault->text().c_str());
+        return result.fault || !result.findings.empty() ? 1 : 0;
     }
 
     std::string path_, kernel_;

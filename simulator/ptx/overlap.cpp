@@ -56,7 +56,8 @@ void watch_works(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u
         if (lane == kLanes) lane = static_cast<u32>(__builtin_ctz(lanes));
         const char* const verb =
             use == Use::read ? "reads" : use == Use::write ? "writes" : "updates";
-        raise(warp, insn, lane, Fault::Kind::race, sentence(by, found, verb, ready), found.address);
+        report(warp, insn, lane, Fault::Kind::race, found.address,
+               [&] { return sentence(by, found, verb, ready); });
     };
     for (u32 lane = 0; lane < kLanes; ++lane) {
         if ((lanes >> lane & 1) == 0) continue;

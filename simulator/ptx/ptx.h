@@ -140,7 +140,7 @@ struct Launch {
     Overlap* overlap = nullptr;
 };
 
-// Why a kernel ended early; a race or an uninitialized read did not end it.
+// Why a kernel ended early; or a finding: a race or an uninitialized read.
 struct Fault {
     enum class Kind {
         not_computed,   // an instruction that the interpreter lacks: `what` is the opcode
@@ -169,6 +169,7 @@ struct Fault {
 
 struct Result {
     std::optional<Fault> fault;
+    std::vector<Fault> findings;  // the first of each line; the kernel went on
     std::uint64_t warp_instructions = 0, lane_instructions = 0;
     double seconds = 0;          // from start to end
     double cpu_seconds = 0;      // of all threads of the host together

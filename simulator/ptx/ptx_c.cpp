@@ -160,16 +160,20 @@ PTX_API int ptx_run(const ptx_module* module, const char* name, const ptx_launch
             *result = {};
             printed = made.printed;
             fault.clear();
-            if (made.fault) {
-                fault = made.fault->text();
-                result->fault = 1 + static_cast<int32_t>(made.fault->kind);
-                result->line = made.fault->line;
-                result->address = made.fault->address;
+            std::vector<ptx::Fault> all;
+            if (made.fault) all.push_back(*made.fault);
+            all.insert(all.end(), made.findings.begin(), made.findings.end());
+            for (const ptx::Fault& each : all) fault += (fault.empty() ? "" : "\n") + each.text();
+            if (!all.empty()) {
+                const ptx::Fault& first = all.front();
+                result->fault = 1 + static_cast<int32_t>(first.kind);
+                result->line = first.line;
+                result->address = first.address;
                 const auto copy = [](uint32_t* to, const ptx::Size& size) {
                     to[0] = size.x, to[1] = size.y, to[2] = size.z;
                 };
-                copy(result->block, made.fault->block);
-                copy(result->thread, made.fault->thread);
+                copy(result->block, first.block);
+                copy(result->thread, first.thread);
             }
             result->warp_instructions = made.warp_instructions;
             result->lane_instructions = made.lane_instructions;

@@ -22,7 +22,7 @@ typedef struct {
 } ptx_launch_options;
 
 typedef struct {
-    int32_t fault;  // 0: none; else 1 + ptx::Fault::Kind
+    int32_t fault;  // 0: none; else 1 + ptx::Fault::Kind, of its fault or first finding
     uint32_t line;
     uint64_t address;
     uint32_t block[3], thread[3];
@@ -31,7 +31,7 @@ typedef struct {
 } ptx_result;
 
 const char* ptx_error(void);    // of this thread's last call
-const char* ptx_fault(void);    // of this thread's last launch: the text of its fault
+const char* ptx_fault(void);    // of this thread's last launch: the text of its fault, then of its findings
 const char* ptx_printed(void);  // what the kernel printed
 const char* ptx_machine(void);
 

@@ -107,28 +107,30 @@ std::string between(Warp& warp, u32 lane, u32 thread, u32 time) {
            " between, which orders no memory";
 }
 
-[[noreturn]] void fail(Warp& warp, const Insn& insn, u32 lane, u64 address, Use use, bool global,
-                       u32 thread, u32 time, bool wrote) {
-    const u32 other = thread / kLanes;
-    const bool own = other == warp.number;
+void fail(Warp& warp, const Insn& insn, u32 lane, u64 address, Use use, bool global,
+          u32 thread, u32 time, bool wrote) {
     const u64 place = global ? address : address - reinterpret_cast<u64>(warp.block->shared);
-    const std::string who =
-        own ? "lane " + std::to_string(thread % kLanes) + " of the warp"
-            : "warp " + std::to_string(other) + (global ? " of the block" : "");
-    raise(warp, insn, lane, Fault::Kind::race,
-          std::string(use == Use::read ? "reads " : "writes ") +
-              (global ? "global memory" : "shared memory at offset " + std::to_string(place)) +
-              ", which " + who + (wrote ? " wrote " : " reads ") + between(warp, lane, thread, time),
-          place);
+    report(warp, insn, lane, Fault::Kind::race, place, [&] {
+        const u32 other = thread / kLanes;
+        const std::string who =
+            other == warp.number
+                ? "lane " + std::to_string(thread % kLanes) + " of the warp"
+                : "warp " + std::to_string(other) + (global ? " of the block" : "");
+        return std::string(use == Use::read ? "reads " : "writes ") +
+               (global ? "global memory" : "shared memory at offset " + std::to_string(place)) +
+               ", which " + who + (wrote ? " wrote " : " reads ") +
+               between(warp, lane, thread, time);
+    });
 }
 
-[[noreturn]] void fail_between(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 other,
-                               bool wrote, Use use) {
-    const std::string who = other == kAll ? "other blocks" : "block " + std::to_string(other - 1);
-    raise(warp, insn, lane, Fault::Kind::race,
-          std::string(use == Use::read ? "reads" : "writes") + " global memory, which " + who +
-              (wrote ? " wrote" : " read") + ": blocks run in any order",
-          address);
+void fail_between(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 other, bool wrote,
+                  Use use) {
+    report(warp, insn, lane, Fault::Kind::race, address, [&] {
+        const std::string who =
+            other == kAll ? "other blocks" : "block " + std::to_string(other - 1);
+        return std::string(use == Use::read ? "reads" : "writes") + " global memory, which " + who +
+               (wrote ? " wrote" : " read") + ": blocks run in any order";
+    });
 }
 
 // ---- cells ----
@@ -305,10 +307,10 @@ void access_cell(const Access& a, Cell& cell, u32 lane, u64 address, u32 bytes) 
     const Options& options = a.warp.block->launch->options;
     if (a.use == Use::read && cell.writer == 0 && options.uninitialized) {
         const u64 offset = address - reinterpret_cast<u64>(a.warp.block->shared);
-        raise(a.warp, a.insn, lane, Fault::Kind::uninitialized,
-              "reads shared memory at offset " + std::to_string(offset) +
-                  ", which nothing has written yet",
-              offset);
+        report(a.warp, a.insn, lane, Fault::Kind::uninitialized, offset, [&] {
+            return "reads shared memory at offset " + std::to_string(offset) +
+                   ", which nothing has written yet";
+        });
     }
     if (!options.races) {
         if (a.use != Use::read) cell.writer = static_cast<u16>(thread_of(a.warp, lane) + 1);
@@ -316,7 +318,7 @@ void access_cell(const Access& a, Cell& cell, u32 lane, u64 address, u32 bytes) 
     }
     if (a.use == Use::read) return read_cell(a, cell, lane, address, false);
     const Watch::Write write = write_of(a, cell, lane, address, bytes, false);
-    if (write.other != 0) a.watch.writes.push_back(write);
+    if (write.other != 0 && a.use != Use::atomic) a.watch.writes.push_back(write);
     else become_writer(a, cell, lane);
 }
 
@@ -473,22 +475,9 @@ void start_watch(Block& block, GlobalShadow* global) {
     watch.given.clear();
     watch.messages.clear();
     watch.writes.clear();
-    watch.found.reset();
 }
 
 namespace {
-
-// The first finding is kept.  What the kernel computes does not depend on it.
-template <class Body>
-void keep_finding(Block& block, Body body) {
-    if (block.watch->found) return;
-    try {
-        body();
-    } catch (Raised& raised) {
-        block.watch->found = std::move(raised.fault);
-        block.watch->writes.clear();
-    }
-}
 
 void settle(Block& block) {
     Watch& watch = *block.watch;
@@ -517,7 +506,7 @@ void settle(Block& block) {
 }  // namespace
 
 void settle_writes(Block& block) {
-    if (!block.watch->writes.empty()) keep_finding(block, [&] { settle(block); });
+    if (!block.watch->writes.empty()) settle(block);
 }
 
 void watch_access(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use,
@@ -535,12 +524,10 @@ void watch_access(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
     }
     const Access a{watch, warp, insn, clock.knows, clock.now, use, strong};
     watch.writing = &warp, watch.insn = insn, watch.written = clock.now;
-    keep_finding(block, [&] {
-        for (u32 left = lanes; left != 0; left &= left - 1) {
-            const auto lane = static_cast<u32>(__builtin_ctz(left));
-            access_memory(a, lane, reinterpret_cast<u64>(at[lane]), bytes, shared);
-        }
-    });
+    for (u32 left = lanes; left != 0; left &= left - 1) {
+        const auto lane = static_cast<u32>(__builtin_ctz(left));
+        access_memory(a, lane, reinterpret_cast<u64>(at[lane]), bytes, shared);
+    }
     if (strong && block.program->fences) hand_over(warp, insn, lanes, at, use);
 }
 
@@ -553,14 +540,13 @@ void watch_parted(Warp& warp, const Insn& insn, u32 lane, u32 lanes, u8* const* 
     const Block& block = *warp.block;
     const auto offset = static_cast<u64>(at[lane] - block.shared);
     const bool shared = offset < block.shared_size;
-    keep_finding(*warp.block, [&] {
-        raise(warp, insn, lane, Fault::Kind::race,
-              "writes " +
-                  (shared ? "shared memory at offset " + std::to_string(offset)
-                          : std::string("memory")) +
-                  ", where lane " + std::to_string(other) +
-                  " of the warp writes another value in the same instruction",
-              shared ? offset : reinterpret_cast<u64>(at[lane]));
+    const u64 place = shared ? offset : reinterpret_cast<u64>(at[lane]);
+    report(warp, insn, lane, Fault::Kind::race, place, [&] {
+        return "writes " +
+               (shared ? "shared memory at offset " + std::to_string(offset)
+                       : std::string("memory")) +
+               ", where lane " + std::to_string(other) +
+               " of the warp writes another value in the same instruction";
     });
 }
 
@@ -663,17 +649,15 @@ void watch_copy(Warp& warp, const AsyncCopy& copy, const std::function<void()>& 
     watch.writing = &warp, watch.insn = copy.insn, watch.written = now;
     const Access read{watch, warp, copy.insn, *copy.knows, now, Use::read, false};
     const Access write{watch, warp, copy.insn, *copy.knows, now, Use::write, false};
-    keep_finding(block, [&] {
-        for (u32 left = copy.lanes; left != 0; left &= left - 1) {
-            const auto lane = static_cast<u32>(__builtin_ctz(left));
-            const u32 bytes = copy.source_bytes[lane];
-            if (watch.global != nullptr && bytes != 0) {
-                make_fit(block, copy.from[lane], bytes, false);
-                access_memory(read, lane, copy.from[lane], bytes, false);
-            }
-            access_memory(write, lane, copy.to[lane], copy.bytes, true);
+    for (u32 left = copy.lanes; left != 0; left &= left - 1) {
+        const auto lane = static_cast<u32>(__builtin_ctz(left));
+        const u32 bytes = copy.source_bytes[lane];
+        if (watch.global != nullptr && bytes != 0) {
+            make_fit(block, copy.from[lane], bytes, false);
+            access_memory(read, lane, copy.from[lane], bytes, false);
         }
-    });
+        access_memory(write, lane, copy.to[lane], copy.bytes, true);
+    }
     perform();
     settle_writes(block);
 }

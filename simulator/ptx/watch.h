@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -109,12 +108,11 @@ struct Watch {
     u32 written = 0;
     std::unordered_map<u32, Given> given;  // by barrier, or by mbarrier (ops/mbarrier.cpp)
     std::unordered_map<u64, View> messages;  // by address: what came before a release
-    std::optional<Fault> found;              // the kernel goes on without being watched
 };
 
 void start_watch(Block& block, GlobalShadow* global);
 
-// Raises a fault if the last writes changed what another thread wrote or reads, with no order.
+// Finds out whether the last writes changed what another thread wrote or reads, with no order.
 void settle_writes(Block& block);
 
 }  // namespace ptx

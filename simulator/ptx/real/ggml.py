@@ -4,8 +4,10 @@ Opt-in: needs a tree, an nvcc for CUDA 13 and some minutes.
 
     python simulator/ptx/real/ggml.py --tree llama.cpp/ggml --nvcc /usr/local/cuda/bin/nvcc --work /tmp/ptx
     python simulator/ptx/real/ggml.py ... --only vec_dot
+    python simulator/ptx/real/ggml.py --ptx DIRECTORY    # that `farm ptx` wrote: no tree, no nvcc
 
-What is compiled is kept in ``--work`` under the compiler's version.
+What is compiled is kept in ``--work`` under the compiler's version.  Trees: llama.cpp from before
+v0.5.0 (whisper.cpp 1.8.5) to three days after it; what an older tree lacks is left out by name.
 """
 
 from __future__ import annotations
@@ -68,9 +70,49 @@ class Tree:
             part.rename(out)
         return out.read_text()
 
-    def module(self, library: Library, name: str) -> tuple[Module, str]:
+    def module(self, library: Library, name: str, kernel: str) -> tuple[Module, str]:
+        """A source file of the tree as a module, and its PTX; it has a kernel named so."""
         text = self.ptx(self.tree / "src/ggml-cuda" / name)
+        module = library.load(text)
+        named(module, kernel)
+        return module, text
+
+
+class Kept(Tree):
+    """The PTX of an image: files ``DIGEST.ptx``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.texts = [file.read_text() for file in sorted(folder.glob("*.ptx"))]
+        self.version = folder.name
+
+    def module(self, library: Library, name: str, kernel: str) -> tuple[Module, str]:
+        entry = re.compile(rf"\.entry \w*{kernel}")
+        text = next((each for each in self.texts if entry.search(each)), None)
+        if text is None:
+            raise PtxError(f"no file has a kernel {kernel}, which {name} should have")
         return library.load(text), text
+
+
+def named(module: Module, *parts: str) -> str:
+    """The first kernel whose name has all of these parts."""
+    found = (kernel for kernel in module.kernels() if all(part in kernel for part in parts))
+    kernel = next(found, None)
+    if kernel is None:
+        raise PtxError(f"the tree has no kernel {' '.join(parts)}")
+    return kernel
+
+
+def fitting(module: Module, kernel: str, arguments: list[Any], *newer: int) -> list[Any]:
+    """The arguments, without the newer ones (by index) that the tree's kernel does not have yet."""
+    lacking = 0
+    while len(arguments) - lacking > 0:
+        try:
+            module.parameter(kernel, len(arguments) - lacking - 1)
+        except PtxError:
+            lacking += 1
+        else:
+            break
+    return [each for i, each in enumerate(arguments) if i not in newer[:lacking]]
 
 
 def type_of(name: str) -> GGMLQuantizationType:
@@ -175,8 +217,9 @@ def mmq_launch(
     columns: int,
 ) -> Launch:
     """The launch of ``mul_mat_q`` as mmq.cuh makes it, one block for each tile of 128 rows."""
-    prefix = f"mul_mat_qIL9ggml_type{int(type_of(name))}ELi{columns}ELb0EL9ggml_{precision}"
-    kernel = next(k for k in module.kernels() if prefix in k and "fixup" not in k)
+    # Until v0.5.0 a kernel has no precision of the columns: FP4 with FP4, else int8.
+    last = f"EL9ggml_{precision}" if "EL9ggml_prec" in text else "EE"
+    kernel = named(module, f"9mul_mat_qIL9ggml_type{int(type_of(name))}ELi{columns}ELb0{last}")
     threads = int(text[text.index(kernel) :].split(".maxntid", 1)[1].split()[0])
     rng = np.random.default_rng(2)
     blocks, values = random_blocks(name, rows, depth, rng)
@@ -187,6 +230,7 @@ def mmq_launch(
     plane = [rows * stride, words, rows * columns]
     arguments = [blocks, packed, None, None, out, None, scale, fastdiv(stride), rows, columns, stride, columns, rows,
                  one, one, *plane, one, one, *plane, one]  # fmt: skip
+    arguments = fitting(module, kernel, arguments, 6)
     # With columns in FP4, the products of what was quantized are exact, and so is the reference.
     meant = (
         fp4_columns(name, packed, scale, columns, depth)
@@ -226,14 +270,26 @@ def soft_e4m3(code: int) -> float:
 
 def mmq(library: Library, tree: Tree, report: Report) -> None:
     """Products of matrices by tensor cores: int8, and FP4 with block scales."""
-    quantize, _ = tree.module(library, "quantize.cu")
+    quantize, _ = tree.module(library, "quantize.cu", "quantize_mmq_q8_1")
     names = ("q4_0", "q8_0", "q6_K", "iq2_s", "iq1_s", "mxfp4", "nvfp4")
     for name, precision in [(n, "prec30") for n in names] + [
         ("mxfp4", "prec40"),
         ("nvfp4", "prec40"),
     ]:
-        module, text = tree.module(library, f"template-instances/mmq-instance-{name.lower()}.cu")
+        module, text = tree.module(
+            library,
+            f"template-instances/mmq-instance-{name.lower()}.cu",
+            f"9mul_mat_qIL9ggml_type{int(type_of(name))}E",
+        )
         native = precision == "prec40"
+        if name.endswith("fp4") and not native and "EL9ggml_prec" not in text:
+            print(f"{tree.version} mmq       {name} with int8 columns: the tree has no such kernel")
+            continue
+        if name == "nvfp4" and not any("mmq_nvfp4ILb0" in k for k in quantize.kernels()):
+            print(
+                f"{tree.version} mmq       {name}: its columns are quantized otherwise, not tried"
+            )
+            continue
         for columns in (8, 16):
             launch = mmq_launch(module, text, quantize, name, precision, 128, 512, columns)
             launch.run()
@@ -245,35 +301,36 @@ def quantized(module: Module, name: str, y: Array, native: bool) -> tuple[Array,
     columns, depth = y.shape
     packed = np.zeros(columns * depth * 144 // 128 + 64 * 144, np.uint8)
     common: list[Any] = [depth, depth, depth * columns, depth * columns, depth, columns, 1, 0]
+    scatters = any("quantize_mmq_mxfp4ILb0" in kernel for kernel in module.kernels())
     if native and name == "nvfp4":
         scale = np.zeros(columns, np.float32)
-        kernel = next(k for k in module.kernels() if "quantize_mmq_nvfp4ILb0ELb0" in k)
+        kernel = named(module, "quantize_mmq_nvfp4ILb0ELb0")
         module.run(kernel, [y, None, packed, scale, *common], grid=(columns, 1), block=128)
         return packed, scale
     if native:
-        kernel = next(k for k in module.kernels() if "quantize_mmq_mxfp4ILb0" in k)
-        module.run(kernel, [y, None, packed, *common], grid=(columns, depth // 512), block=(32, 8))
+        kernel = named(module, "quantize_mmq_mxfp4ILb0" if scatters else "quantize_mmq_mxfp4P")
+        arguments = fitting(module, kernel, [y, None, packed, *common], 10)
+        module.run(kernel, arguments, grid=(columns, depth // 512), block=(32, 8))
         return packed, None
     layout = {"q4_0": 1, "iq1_s": 1, "q8_0": 0, "q6_K": 0, "iq2_s": 0, "mxfp4": 0, "nvfp4": 0}[name]
-    kernel = next(
-        k for k in module.kernels() if f"quantize_mmq_q8_1IL18mmq_q8_1_ds_layout{layout}ELb0" in k
-    )
-    module.run(kernel, [y, None, packed, *common], grid=(columns, (depth + 511) // 512), block=128)
+    last = "ELb0" if scatters else "EE"
+    kernel = named(module, f"quantize_mmq_q8_1IL18mmq_q8_1_ds_layout{layout}{last}")
+    arguments = fitting(module, kernel, [y, None, packed, *common], 10)
+    module.run(kernel, arguments, grid=(columns, (depth + 511) // 512), block=128)
     return packed, None
 
 
 def attention(library: Library, tree: Tree, report: Report) -> None:
     """Flash attention for one query (fattn-vec): cache in f16, q8_0 and q4_0; GQA; mask."""
     for cache in ("f16", "q8_0", "q4_0"):
+        kind = f"ILi64ELi1EL9ggml_type{int(type_of(cache))}ELS0_{int(type_of(cache))}E"
         module, _ = tree.module(
-            library, f"template-instances/fattn-vec-instance-{cache}-{cache}.cu"
+            library,
+            f"template-instances/fattn-vec-instance-{cache}-{cache}.cu",
+            f"flash_attn_ext_vec{kind}",
         )
         for size in (64, 128, 256):
-            kernel = next(
-                k
-                for k in module.kernels()
-                if f"flash_attn_ext_vecILi{size}ELi1E" in k and k.split("EEv")[0].endswith("Lb0")
-            )
+            kernel = named(module, f"flash_attn_ext_vecILi{size}ELi1E", "Lb0EEv")
             rng = np.random.default_rng(5)
             heads, shared_by, length = 4, 2, 256
             q = rng.standard_normal((heads, size)).astype(np.float32)
@@ -310,14 +367,12 @@ def attention(library: Library, tree: Tree, report: Report) -> None:
 def attention_by_tiles(library: Library, tree: Tree, report: Report) -> None:
     """Flash attention for many queries (fattn-mma-f16): tensor cores, ldmatrix, cp.async, online softmax."""
     module, text = tree.module(
-        library, "template-instances/fattn-mma-f16-instance-ncols1_8-ncols2_4.cu"
+        library,
+        "template-instances/fattn-mma-f16-instance-ncols1_8-ncols2_4.cu",
+        "18flash_attn_ext_f16ILi64ELi64ELi8ELi4E",
     )
     for size in (64, 128, 256):
-        kernel = next(
-            k
-            for k in module.kernels()
-            if f"18flash_attn_ext_f16ILi{size}ELi{size}ELi8ELi4ELb0" in k
-        )
+        kernel = named(module, f"18flash_attn_ext_f16ILi{size}ELi{size}ELi8ELi4ELb0")
         threads = int(text[text.index(kernel) :].split(".maxntid", 1)[1].split()[0])
         rng = np.random.default_rng(6)
         queries, heads, length = 8, 4, 512
@@ -342,18 +397,18 @@ def attention_by_tiles(library: Library, tree: Tree, report: Report) -> None:
 def rows(library: Library, tree: Tree, report: Report) -> None:
     """What works on rows: norms, softmax (also by a whole grid that waits for itself), rope, argsort."""
     rng = np.random.default_rng(7)
-    module, _ = tree.module(library, "norm.cu")
+    module, _ = tree.module(library, "norm.cu", "12rms_norm_f32")
     x = rng.standard_normal((8, 4096)).astype(np.float32)
     out = np.zeros_like(x)
-    kernel = next(k for k in module.kernels() if "12rms_norm_f32ILi1024ELb0ELb0ELb0E" in k)
+    kernel = named(module, "12rms_norm_f32ILi1024ELb0ELb0E")
     none = [None, 0, 0, 0, *[fastdiv(1)] * 4]
-    module.run(
-        kernel, [x, out, 4096, 4096, 0, 0, 1e-6, *none, *none, 1.0], grid=8, block=1024, shared=128
-    )
+    arguments: list[Any] = [x, out, 4096, 4096, 0, 0, 1e-6, *none, *none, 1.0]
+    arguments = fitting(module, kernel, arguments, len(arguments) - 1)
+    module.run(kernel, arguments, grid=8, block=1024, shared=128)
     wide = x.astype(np.float64)
     report("rms_norm", nmse(out, wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-6)))
 
-    module, _ = tree.module(library, "softmax.cu")
+    module, _ = tree.module(library, "softmax.cu", "12soft_max_f32")
     exact = np.exp(0.5 * wide) / np.exp(0.5 * wide).sum(1, keepdims=True)
     shape = struct.pack(
         "<qI4x12q4f", 1, 1, 4096, 8, 8, 4096, 8, 1, 1, 0, 0, 0, 1, 1, 0.5, 0.0, 1.0, 1.0
@@ -362,7 +417,7 @@ def rows(library: Library, tree: Tree, report: Report) -> None:
         ("12soft_max_f32ILb1ELi4096ELi1024Ef", 1024),
         ("12soft_max_f32ILb0ELi0ELi0Ef", 1024),
     ):
-        kernel = next(k for k in module.kernels() if prefix in k)
+        kernel = named(module, prefix)
         size = module.parameter(kernel, 4)[1]
         out = np.zeros_like(x)
         module.run(
@@ -373,7 +428,7 @@ def rows(library: Library, tree: Tree, report: Report) -> None:
             shared=(4096 + 32) * 4,
         )
         report("soft_max " + ("shared" if "Lb1" in prefix else "global"), nmse(out, exact))
-    kernel = next(k for k in module.kernels() if "parallelize_cols" in k)
+    kernel = named(module, "parallelize_cols")
     out, tmp = np.zeros_like(x), np.zeros((2, 64), np.float32)
     size = module.parameter(kernel, 4)[1]
     try:
@@ -390,21 +445,22 @@ def rows(library: Library, tree: Tree, report: Report) -> None:
     except PtxFaultError as fault:
         print(f"soft_max grid: {fault}")
 
-    module, _ = tree.module(library, "argsort.cu")
-    kernel = next(k for k in module.kernels() if "k_argsort_f32_i32IL15ggml_sort_order0" in k)
+    module, _ = tree.module(library, "argsort.cu", "17k_argsort_f32_i32")
+    kernel = named(module, "k_argsort_f32_i32IL15ggml_sort_order0")
     order = np.zeros((8, 512), np.int32)
     keys = rng.permutation(8 * 512).reshape(8, 512).astype(np.float32)
     module.run(kernel, [keys, order, 512, 512], grid=8, block=512, shared=2048)
     report("argsort", nmse(order.astype(float), np.argsort(keys, axis=1).astype(float)))
 
-    module, _ = tree.module(library, "rope.cu")
-    kernel = next(k for k in module.kernels() if "9rope_normILb1ELb0Eff" in k)
+    module, _ = tree.module(library, "rope.cu", "9rope_norm")
+    kernel = named(module, "9rope_normILb1ELb0Eff")
     size, heads, tokens = 128, 4, 3
     x = rng.standard_normal((tokens, heads, size)).astype(np.float32)
     out, positions = np.zeros_like(x), np.array([0, 17, 4000], np.int32)
     theta = 10000.0 ** (-2 / size)
     arguments = [x, out, size, heads, tokens, size, size * heads, size * heads * tokens, size, size * heads, size * heads * tokens,
                  size, 0, positions, 1.0, 0.0, 1.0, struct.pack("<2f", 0, 0), float(theta), None, None, 0, 0]  # fmt: skip
+    arguments = fitting(module, kernel, arguments, 12, len(arguments) - 1)
     module.run(kernel, arguments, grid=(heads * tokens, 1), block=(1, 256))
     angle = positions[:, None, None] * np.float64(theta) ** np.arange(size // 2)
     pairs = x.astype(np.float64).reshape(tokens, heads, size // 2, 2)
@@ -422,10 +478,10 @@ def rows(library: Library, tree: Tree, report: Report) -> None:
 def rows_of_blocks(library: Library, tree: Tree, report: Report) -> None:
     """What reads rows of quantized matrices (get_rows), and the convolution of state space models."""
     rng = np.random.default_rng(8)
-    module, _ = tree.module(library, "getrows.cu")
+    module, _ = tree.module(library, "getrows.cu", "10k_get_rows")
     depth = 512
     for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
-        kernel = next(k for k in module.kernels() if f"dequantize_{name}E" in k and "EEfEv" in k)
+        kernel = named(module, f"dequantize_{name}E", "EEfEv")
         blocks, values = random_blocks(name, 16, depth, rng)
         chosen = rng.integers(0, 16, 5).astype(np.int32)
         out = np.zeros((5, depth), np.float32)
@@ -434,8 +490,8 @@ def rows_of_blocks(library: Library, tree: Tree, report: Report) -> None:
                      blocks.nbytes, 1, 5, 5]  # fmt: skip
         module.run(kernel, arguments, grid=(5, 1, 1), block=256)
         report(f"get_rows {name}", nmse(out, values[chosen]))
-    module, _ = tree.module(library, "ssm-conv.cu")
-    kernel = next(k for k in module.kernels() if "12ssm_conv_f32ILb1ELm128ELm4EE" in k)
+    module, _ = tree.module(library, "ssm-conv.cu", "12ssm_conv_f32")
+    kernel = named(module, "12ssm_conv_f32ILb1ELm128ELm4EE")
     channels, tokens, width = 256, 7, 4
     x = rng.standard_normal((channels, width - 1 + tokens)).astype(np.float32)
     w = rng.standard_normal((channels, width)).astype(np.float32)
@@ -460,6 +516,33 @@ def rows_of_blocks(library: Library, tree: Tree, report: Report) -> None:
     report("ssm_conv", nmse(out, sums / (1 + np.exp(-sums))))
 
 
+def scan(library: Library, tree: Tree, report: Report) -> None:
+    """The scan of Mamba's states: CUB's block loads, and shared memory that each step uses again."""
+    module, _ = tree.module(library, "ssm-scan.cu", "12ssm_scan_f32ILm128ELm16E")
+    rng = np.random.default_rng(9)
+    channels, states, tokens = 256, 16, 5
+    state, x, dt, a, b, c = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in ((1, channels, states), (tokens, channels), (tokens, channels),
+                      (channels, states), (tokens, states), (tokens, states))
+    )  # fmt: skip
+    out = np.zeros(tokens * channels + channels * states, np.float32)
+    arguments: list[Any] = [state, x, dt, -np.abs(a), b, c, np.zeros(1, np.int32), out, state.strides[1], state.nbytes,
+                 x.strides[0], x.nbytes, dt.strides[0], dt.nbytes, 4 * states, b.strides[0], b.nbytes,
+                 c.strides[0], c.nbytes, 4 * tokens * channels, channels, tokens]  # fmt: skip
+    wide, rows = state[0].astype(np.float64), []
+    for token in range(tokens):
+        step = np.log1p(np.exp(dt[token].astype(np.float64)))[:, None]
+        wide = wide * np.exp(step * -np.abs(a)) + b[token] * x[token][:, None] * step
+        rows.append(wide @ c[token])
+    exact = np.concatenate([*rows, wide.ravel()])
+    for known in (0, tokens):  # the number of tokens as an argument, and as one of the template
+        kernel = named(module, f"12ssm_scan_f32ILm128ELm16ELm{known}E")
+        out[:] = 0
+        module.run(kernel, arguments, grid=(1, channels // 128), block=128, shared=128 * 17 * 8)
+        report(f"ssm_scan {known or 'any'}", nmse(out, exact))
+
+
 CHECKS = {
     "vec_dot": vec_dot,
     "mmq": mmq,
@@ -467,6 +550,7 @@ CHECKS = {
     "tiles": attention_by_tiles,
     "rows": rows,
     "blocks": rows_of_blocks,
+    "scan": scan,
 }
 
 
@@ -474,23 +558,30 @@ def arguments(purpose: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tree", type=Path, required=True, help="the directory ggml/ of a tree")
+    parser.add_argument("--tree", type=Path, help="the directory ggml/ of a tree")
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--include", action="append", default=[], help="more headers, cuBLAS's say")
-    parser.add_argument("--work", type=Path, required=True, help="keeps the PTX")
+    parser.add_argument("--work", type=Path, help="keeps the PTX")
     parser.add_argument("--library", type=Path, default=HERE.parent / "out/libptx.so")
     return parser
+
+
+def tree_of(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Tree:
+    if given.tree is None or given.work is None:
+        parser.error("--tree and --work are needed")
+    return Tree(given.tree, given.nvcc, given.work, given.include)
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--only", choices=sorted(CHECKS))
+    parser.add_argument("--ptx", type=Path, help="kept PTX, without a tree: all but vec_dot")
     given = parser.parse_args()
     library = Library(given.library)
-    tree = Tree(given.tree, given.nvcc, given.work, given.include)
+    tree = Kept(given.ptx) if given.ptx else tree_of(parser, given)
     failed = 0
     for title, check in CHECKS.items():
-        if given.only not in (None, title):
+        if given.only not in (None, title) or (given.ptx and title == "vec_dot"):
             continue
 
         def report(name: str, error: float, title: str = title) -> None:

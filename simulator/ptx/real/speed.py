@@ -52,8 +52,8 @@ def in_python(tree: ggml.Tree, name: str) -> float:
 
 def matrices(library: Library, tree: ggml.Tree, name: str, precision: str) -> tuple[float, float]:
     """Lane instructions, and multiplications and additions, per second and core of mmq."""
-    quantize, _ = tree.module(library, "quantize.cu")
-    module, text = tree.module(library, f"template-instances/mmq-instance-{name}.cu")
+    quantize, _ = tree.module(library, "quantize.cu", "quantize_mmq_q8_1")
+    module, text = tree.module(library, f"template-instances/mmq-instance-{name}.cu", "9mul_mat_q")
     rows, depth, columns = 1024, 1024, 64
     launch = ggml.mmq_launch(module, text, quantize, name, precision, rows, depth, columns)
     lanes = products = 0.0
@@ -65,9 +65,10 @@ def matrices(library: Library, tree: ggml.Tree, name: str, precision: str) -> tu
 
 
 def main() -> None:
-    given = ggml.arguments(__doc__).parse_args()
+    parser = ggml.arguments(__doc__)
+    given = parser.parse_args()
     library = Library(given.library)
-    tree = ggml.Tree(given.tree, given.nvcc, given.work, given.include)
+    tree = ggml.tree_of(parser, given)
     print(f"{library.machine}, lane instructions per second of a core:")
     for name in ("q8_0", "q4_0", "q4_K", "q6_K", "iq3_s"):
         print(f"  {name:18} {product(library, tree, name) / 1e6:7.0f} M")

@@ -535,6 +535,28 @@ def test_a_missing_barrier_is_a_race(library: Library) -> None:
     assert found.kind == "uninitialized"
 
 
+def test_each_line_of_a_race_is_found_once_and_the_kernel_goes_on(library: Library) -> None:
+    again = "\n  ld.shared.u32 %r4, [%r2];\n  add.u32 %r3, %r4, 0; st.global.u32 [%d1], %r3;"
+    body = REVERSE.replace("BARRIER", "") + again
+    out = np.zeros(128, np.uint32)
+    with pytest.raises(PtxFaultError) as caught:
+        module(library, body).run("k", [out], block=128, races=1)
+    lines = [line for line in str(caught.value).splitlines() if "PTX line" in line]
+    # Each load of what another warp stored, and the store over what a warp before has read.
+    assert len(lines) == len(set(lines)) == 3
+    assert sorted("ld.shared" in line for line in lines) == [False, True, True]
+    # Warps run in turn: the last one reads what the first one wrote.
+    assert (out[96:] == 127 - np.arange(96, 128)).all()
+
+
+def test_a_fault_is_reported_before_the_races(library: Library) -> None:
+    found = fault(library, REVERSE.replace("BARRIER", "") + "trap;", block=128, races=1)
+    assert (found.kind, str(found).count("PTX line")) == ("trap", 1)
+    found = fault(library, REVERSE.replace("BARRIER", "") + "bar.sync 0; trap;", block=128, races=1)
+    assert (found.kind, str(found).count("PTX line")) == ("trap", 3)
+    assert "no barrier between" in str(found)
+
+
 def test_a_value_that_several_warps_write_is_no_race(library: Library) -> None:
     text = """
       .shared .align 4 .b8 s[4]; mov.u32 %r9, s; shr.u32 %r1, %r0, 5; WRITTEN st.shared.u32 [%r9], %r1;

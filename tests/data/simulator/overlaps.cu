@@ -112,6 +112,23 @@ struct Buffers {
     }
 };
 
+// Work of stream `to` waits for that of `from`; while one is captured, this is a fork or a join.
+void order(const Buffers& x, cudaStream_t from, cudaStream_t to) {
+    cudaEventRecord(x.done, from);
+    cudaStreamWaitEvent(to, x.done);
+}
+
+// What is submitted, as a graph.
+cudaGraphExec_t captured(Buffers& x, void (*submit)(Buffers&)) {
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cudaStreamBeginCapture(x.s, cudaStreamCaptureModeRelaxed);
+    submit(x);
+    cudaStreamEndCapture(x.s, &graph);
+    cudaGraphInstantiate(&executable, graph, 0);
+    return executable;
+}
+
 const std::map<std::string, void (*)(Buffers&)> kCases = {
     // ---- Launches that overlap ----
     {"forgets", [](Buffers& x) {
@@ -165,15 +182,12 @@ const std::map<std::string, void (*)(Buffers&)> kCases = {
         launch(reads_weights, x.s, true, (const float*)x.b, (const float*)x.a, x.c);
     }},
     {"captured_weights", [](Buffers& x) {
-        cudaGraph_t graph;
-        cudaGraphExec_t executable;
-        cudaStreamBeginCapture(x.s, cudaStreamCaptureModeRelaxed);
-        launch(twice, x.s, true, (const float*)x.a, x.b);
-        launch(reads_weights, x.s, true, (const float*)x.b, (const float*)x.a, x.c);
-        cudaStreamEndCapture(x.s, &graph);
-        cudaGraphInstantiate(&executable, graph, 0);
+        const cudaGraphExec_t graph = captured(x, [](Buffers& x) {
+            launch(twice, x.s, true, (const float*)x.a, x.b);
+            launch(reads_weights, x.s, true, (const float*)x.b, (const float*)x.a, x.c);
+        });
         told("captured");
-        cudaGraphLaunch(executable, x.s);
+        cudaGraphLaunch(graph, x.s);
     }},
     // ---- Streams and events ----
     {"streams", [](Buffers& x) {
@@ -182,8 +196,7 @@ const std::map<std::string, void (*)(Buffers&)> kCases = {
     }},
     {"no_streams", [](Buffers& x) {
         forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.a, x.b);
-        cudaEventRecord(x.done, x.s);
-        cudaStreamWaitEvent(x.t, x.done);
+        order(x, x.s, x.t);
         forgets<<<kCount / kBlock, kBlock, 0, x.t>>>(x.b, x.c);
     }},
     {"event_before", [](Buffers& x) {  // recorded too early
@@ -315,51 +328,33 @@ const std::map<std::string, void (*)(Buffers&)> kCases = {
     }},
     // ---- Graphs ----
     {"no_graph", [](Buffers& x) {  // a fork and a join, launched twice
-        cudaGraph_t graph;
-        cudaGraphExec_t executable;
-        cudaEvent_t joined;
-        cudaEventCreate(&joined);
-        cudaStreamBeginCapture(x.s, cudaStreamCaptureModeRelaxed);
-        forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.a, x.b);
-        cudaEventRecord(x.done, x.s);
-        cudaStreamWaitEvent(x.t, x.done);
-        forgets<<<kCount / kBlock, kBlock, 0, x.t>>>(x.b, x.c);
-        forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.b, x.d);
-        cudaEventRecord(joined, x.t);
-        cudaStreamWaitEvent(x.s, joined);
-        forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.c, x.a);
-        cudaStreamEndCapture(x.s, &graph);
-        cudaGraphInstantiate(&executable, graph, 0);
-        cudaGraphLaunch(executable, x.s);
-        cudaGraphLaunch(executable, x.s);
+        const cudaGraphExec_t graph = captured(x, [](Buffers& x) {
+            forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.a, x.b);
+            order(x, x.s, x.t);
+            forgets<<<kCount / kBlock, kBlock, 0, x.t>>>(x.b, x.c);
+            forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.b, x.d);
+            order(x, x.t, x.s);
+            forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.c, x.a);
+        });
+        cudaGraphLaunch(graph, x.s);
+        cudaGraphLaunch(graph, x.s);
         forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.d, x.b);
     }},
     {"graph", [](Buffers& x) {  // one branch overwrites what the other reads
-        cudaGraph_t graph;
-        cudaGraphExec_t executable;
-        cudaEvent_t joined;
-        cudaEventCreate(&joined);
-        cudaStreamBeginCapture(x.s, cudaStreamCaptureModeRelaxed);
-        forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.a, x.b);
-        cudaEventRecord(x.done, x.s);
-        cudaStreamWaitEvent(x.t, x.done);
-        forgets<<<kCount / kBlock, kBlock, 0, x.t>>>(x.b, x.c);
-        forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.d, x.b);
-        cudaEventRecord(joined, x.t);
-        cudaStreamWaitEvent(x.s, joined);
-        cudaStreamEndCapture(x.s, &graph);
-        cudaGraphInstantiate(&executable, graph, 0);
+        const cudaGraphExec_t graph = captured(x, [](Buffers& x) {
+            forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.a, x.b);
+            order(x, x.s, x.t);
+            forgets<<<kCount / kBlock, kBlock, 0, x.t>>>(x.b, x.c);
+            forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.d, x.b);
+            order(x, x.t, x.s);
+        });
         told("captured");
-        cudaGraphLaunch(executable, x.s);
+        cudaGraphLaunch(graph, x.s);
     }},
     {"behind_a_graph", [](Buffers& x) {
-        cudaGraph_t graph;
-        cudaGraphExec_t executable;
-        cudaStreamBeginCapture(x.s, cudaStreamCaptureModeRelaxed);
-        forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.a, x.b);
-        cudaStreamEndCapture(x.s, &graph);
-        cudaGraphInstantiate(&executable, graph, 0);
-        cudaGraphLaunch(executable, x.s);
+        const cudaGraphExec_t graph = captured(
+            x, [](Buffers& x) { forgets<<<kCount / kBlock, kBlock, 0, x.s>>>(x.a, x.b); });
+        cudaGraphLaunch(graph, x.s);
         told("captured");
         forgets<<<kCount / kBlock, kBlock, 0, x.t>>>(x.b, x.c);
     }},

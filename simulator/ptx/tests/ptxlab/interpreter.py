@@ -66,6 +66,7 @@ class PtxFaultError(Exception):
     def __init__(self, text: str, result: Any) -> None:
         super().__init__(text)
         self.kind = FAULTS[result.fault]
+        self.result = result
         self.line = result.line
         self.address = result.address
         self.block = tuple(result.block)
