@@ -178,6 +178,20 @@ class Prediction(_Answer):
     timings: ServerTimings | None = None
 
 
+class _Logarithms(_Answer):
+    tokens: list[str]
+    top_logprobs: list[dict[str, Logarithm]]
+
+
+class _Completed(_Answer):
+    text: str
+    logprobs: _Logarithms
+
+
+class _Completion(_Answer):
+    choices: Annotated[list[_Completed], Field(min_length=1)]
+
+
 class Tokens(_Answer):
     """A text as tokens."""
 
@@ -729,6 +743,8 @@ def _characters_of_a_token(server: Server) -> float:
 
 SECONDS = 300.0
 """For one answer: kernels are interpreted."""
+FOLDER_TOKENS = 512
+"""The vocabulary of the test folder: the probabilities of all are asked for."""
 MANY = 1 << 12
 """More tokens than the vocabulary of a tiny model has: the probabilities of all are asked for."""
 
@@ -779,6 +795,30 @@ def continued(
         timings.draft_n,
         timings.draft_n_accepted,
     )
+
+
+def continued_folder(server: Server, prompt: str, tokens: int, seconds: float) -> Continued:
+    """As ``continued``, of OpenAI's API: vLLM names a token ``token_id:7`` if it is asked."""
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": FOLDER_TOKENS}
+    body |= {"return_tokens_as_token_ids": True, "ignore_eos": True}
+    whole = server.request(body, seconds)
+    found = server.client.post(server.api_flavor.completions, whole, _Completion, seconds)
+    choice = found.choices[0]
+    if len(choice.logprobs.tokens) != tokens:
+        raise UnansweredError(f"{len(choice.logprobs.tokens)} tokens of {tokens}: {choice.text!r}")
+    try:
+        ids = tuple(_id(each) for each in choice.logprobs.tokens)
+        rows = tuple(
+            {_id(each): logarithm for each, logarithm in row.items()}
+            for row in choice.logprobs.top_logprobs
+        )
+    except ValueError as error:
+        raise UnansweredError(f"a token without its id: {error}") from error
+    return Continued(choice.text, ids, rows)
+
+
+def _id(token: str) -> int:
+    return int(token.removeprefix("token_id:"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from functools import partial
 from html.parser import HTMLParser
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urljoin
 
 from builder.checks import series
@@ -145,26 +145,42 @@ def write_model_folder(folder: Path) -> None:
     found["tokenizer.json"]["model"]["vocab"] = {text: at for at, text in enumerate(letters)}
     for name, content in found.items():
         (folder / name).write_text(json.dumps(content, indent=1), "utf-8")
-    write_weights(folder / WEIGHTS, _shapes(found["config.json"]))
+    write_weights(folder / WEIGHTS, shapes_of(found["config.json"]))
     for file in folder.iterdir():
         file.chmod(0o644)
 
 
 def write_weights(file: Path, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Tensors in BF16, in the format of safetensors (README, "Format"); all are zeros, a hole."""
+    """Tensors in BF16; all are zeros, a hole."""
+    sizes = {name: ("BF16", shape, 2 * prod(shape)) for name, shape in shapes.items()}
+    with file.open("wb") as stream:
+        end = _write_header(stream, sizes)
+        stream.truncate(end)
+
+
+def write_tensors(file: Path, tensors: Mapping[str, tuple[str, Sequence[int], bytes]]) -> None:
+    """Tensors by name: the type as safetensors names it, the shape, the bytes."""
+    sizes = {name: (kind, shape, len(data)) for name, (kind, shape, data) in tensors.items()}
+    with file.open("wb") as stream:
+        _write_header(stream, sizes)
+        stream.writelines(data for _, _, data in tensors.values())
+    file.chmod(0o644)  # the image's own user reads it
+
+
+def _write_header(stream: IO[bytes], sizes: Mapping[str, tuple[str, Sequence[int], int]]) -> int:
+    """Write the header of safetensors (README, "Format"); the length of the whole file."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # Transformers refuses others
     end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 2 * prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    for name, (kind, shape, size) in sizes.items():
+        begin, end = end, end + size
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()  # Lucebox's parser takes no spaces
-    with file.open("wb") as stream:
-        stream.write(struct.pack("<Q", len(text)) + text)
-        stream.truncate(8 + len(text) + end)
+    stream.write(struct.pack("<Q", len(text)) + text)
+    return 8 + len(text) + end
 
 
-def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The tensors, with the names of Transformers' ``Qwen3ForCausalLM``."""
+def shapes_of(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The tensors of a configuration, with the names of Transformers' ``Qwen3ForCausalLM``."""
     width, head, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
     heads, groups = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     layer: dict[str, tuple[int, ...]] = {
