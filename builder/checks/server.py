@@ -19,7 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from builder.core import web
 from builder.core.errors import UntriedError
@@ -178,9 +178,12 @@ class Prediction(_Answer):
     timings: ServerTimings | None = None
 
 
+TokenName = Annotated[int, BeforeValidator(lambda text: str(text).removeprefix("token_id:"))]
+
+
 class _Logarithms(_Answer):
-    tokens: list[str]
-    top_logprobs: list[dict[str, Logarithm]]
+    tokens: list[TokenName]
+    top_logprobs: list[dict[TokenName, Logarithm]]
 
 
 class _Completed(_Answer):
@@ -188,8 +191,18 @@ class _Completed(_Answer):
     logprobs: _Logarithms
 
 
-class _Completion(_Answer):
+class Completion(_Answer):
+    """A continued prompt of OpenAI's API, where vLLM was asked to name tokens ``token_id:7``."""
+
     choices: Annotated[list[_Completed], Field(min_length=1)]
+
+    @property
+    def continued(self) -> Continued:
+        """The first text."""
+        found = self.choices[0]
+        return Continued(
+            found.text, tuple(found.logprobs.tokens), tuple(found.logprobs.top_logprobs)
+        )
 
 
 class Tokens(_Answer):
@@ -798,27 +811,14 @@ def continued(
 
 
 def continued_folder(server: Server, prompt: str, tokens: int, seconds: float) -> Continued:
-    """As ``continued``, of OpenAI's API: vLLM names a token ``token_id:7`` if it is asked."""
+    """As ``continued``, by OpenAI's API.  Raises ``UnansweredError``."""
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": FOLDER_TOKENS}
     body |= {"return_tokens_as_token_ids": True, "ignore_eos": True}
     whole = server.request(body, seconds)
-    found = server.client.post(server.api_flavor.completions, whole, _Completion, seconds)
-    choice = found.choices[0]
-    if len(choice.logprobs.tokens) != tokens:
-        raise UnansweredError(f"{len(choice.logprobs.tokens)} tokens of {tokens}: {choice.text!r}")
-    try:
-        ids = tuple(_id(each) for each in choice.logprobs.tokens)
-        rows = tuple(
-            {_id(each): logarithm for each, logarithm in row.items()}
-            for row in choice.logprobs.top_logprobs
-        )
-    except ValueError as error:
-        raise UnansweredError(f"a token without its id: {error}") from error
-    return Continued(choice.text, ids, rows)
-
-
-def _id(token: str) -> int:
-    return int(token.removeprefix("token_id:"))
+    found = server.client.post(server.api_flavor.completions, whole, Completion, seconds).continued
+    if len(found.tokens) != tokens:
+        raise UnansweredError(f"{len(found.tokens)} tokens of {tokens}: {found.text!r}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from functools import partial
 from html.parser import HTMLParser
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urljoin
 
 from builder.checks import series
@@ -145,38 +145,30 @@ def write_model_folder(folder: Path) -> None:
     found["tokenizer.json"]["model"]["vocab"] = {text: at for at, text in enumerate(letters)}
     for name, content in found.items():
         (folder / name).write_text(json.dumps(content, indent=1), "utf-8")
-    write_weights(folder / WEIGHTS, shapes_of(found["config.json"]))
+    shapes = shapes_of(found["config.json"])
+    holes = {name: ("BF16", shape, 2 * prod(shape)) for name, shape in shapes.items()}
+    write_weights(folder / WEIGHTS, holes)
     for file in folder.iterdir():
         file.chmod(0o644)
 
 
-def write_weights(file: Path, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Tensors in BF16; all are zeros, a hole."""
-    sizes = {name: ("BF16", shape, 2 * prod(shape)) for name, shape in shapes.items()}
-    with file.open("wb") as stream:
-        end = _write_header(stream, sizes)
-        stream.truncate(end)
-
-
-def write_tensors(file: Path, tensors: Mapping[str, tuple[str, Sequence[int], bytes]]) -> None:
-    """Tensors by name: the type as safetensors names it, the shape, the bytes."""
-    sizes = {name: (kind, shape, len(data)) for name, (kind, shape, data) in tensors.items()}
-    with file.open("wb") as stream:
-        _write_header(stream, sizes)
-        stream.writelines(data for _, _, data in tensors.values())
-    file.chmod(0o644)  # the image's own user reads it
-
-
-def _write_header(stream: IO[bytes], sizes: Mapping[str, tuple[str, Sequence[int], int]]) -> int:
-    """Write the header of safetensors (README, "Format"); the length of the whole file."""
+def write_weights(
+    file: Path, tensors: Mapping[str, tuple[str, Sequence[int], bytes | int]]
+) -> None:
+    """Write tensors in the format of safetensors (README, "Format"): the type, the shape, and the
+    bytes, or of how many bytes the hole is that reads as zeros."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # Transformers refuses others
     end = 0
-    for name, (kind, shape, size) in sizes.items():
-        begin, end = end, end + size
+    for name, (kind, shape, data) in tensors.items():
+        begin, end = end, end + (data if isinstance(data, int) else len(data))
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()  # Lucebox's parser takes no spaces
-    stream.write(struct.pack("<Q", len(text)) + text)
-    return 8 + len(text) + end
+    with file.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            stream.seek(data, 1) if isinstance(data, int) else stream.write(data)
+        stream.truncate(8 + len(text) + end)
+    file.chmod(0o644)  # the image's own user reads it
 
 
 def shapes_of(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

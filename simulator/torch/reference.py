@@ -4,8 +4,8 @@
 
 The model is Transformers', the weights are the folder's.  Where they are FP8, inputs of products
 are rounded as engines do: one scale for so many values as a block of the weights has columns.  The
-last line of the output is JSON: the likeliest tokens, and for each place the natural logarithms
-of the probabilities of all tokens.
+last line of the output is a completion of OpenAI's API, as vLLM writes it: the likeliest tokens by
+their ids, and for each place the natural logarithms of the probabilities of all tokens.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ def main(folder: str, count: int, prompt: str) -> None:
     """Print the continued prompt."""
     model = _model(folder)
     tokens = AutoTokenizer.from_pretrained(folder)(prompt, return_tensors="pt")["input_ids"]
-    first, logarithms = tokens.shape[1], []
+    first, rows = tokens.shape[1], []
     with torch.inference_mode():
         for _ in range(count):
             row = model(tokens).logits[0, -1].log_softmax(-1)
-            logarithms.append([round(value, 6) for value in row.tolist()])
+            rows.append(
+                {f"token_id:{at}": round(value, 6) for at, value in enumerate(row.tolist())}
+            )
             tokens = torch.cat([tokens, row.argmax().view(1, 1)], 1)
-    print(json.dumps({"tokens": tokens[0, first:].tolist(), "logarithms": logarithms}))  # noqa: T201
+    names = [f"token_id:{token}" for token in tokens[0, first:].tolist()]
+    found = {"text": "", "logprobs": {"tokens": names, "top_logprobs": rows}}
+    print(json.dumps({"choices": [found]}))  # noqa: T201
 
 
 def _model(folder: str) -> Any:
