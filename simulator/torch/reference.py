@@ -1,6 +1,6 @@
 """Continue a prompt by PyTorch on the CPU, in single precision: what a server is compared with.
 
-    python3 reference.py FOLDER COUNT PROMPT
+    TORCH_DEVICE_BACKEND_AUTOLOAD=0 python3 reference.py FOLDER COUNT PROMPT
 
 The model is Transformers', the weights are the folder's.  Where they are FP8, inputs of products
 are rounded as engines do: one scale for so many values as a block of the weights has columns.  The

@@ -100,30 +100,34 @@ def report(computed: int, by_program: int, *whys: str, others: int = 0) -> Repor
     )
 
 
-def test_the_share_is_stated_and_operators_of_pytorch_are_named() -> None:
-    check = check_share("model: kernels", report(3, 1))
+def test_shares_are_of_the_requests_and_operators_of_pytorch_are_named() -> None:
+    check = check_share("model: kernels", report(2, 8), report(5, 10))
     assert check.passed
     assert check.found == (
-        "3 of 4 launches computed (75.0%), of 1 kernels; 4 products of cuBLAS; "
-        "by PyTorch's code for CPUs: 1 (aten::argmax.default)"
+        "launches computed 3 (60%), operators by PyTorch's code for CPUs 2 (40%): "
+        "aten::argmax.default"
+    )
+    assert check_share("model: kernels", None, report(5, 0)).found == (
+        "launches computed 5 (56%), products of cuBLAS 4 (44%)"
     )
 
 
 @pytest.mark.parametrize(
-    ("found", "state"),
+    ("found", "why", "state"),
     [
-        (report(3, 0), CheckState.PASSED),
-        (report(3, 1, others=1), CheckState.FAILED),
-        (report(3, 1, "out of bounds: writes 4 bytes"), CheckState.FAILED),
-        (report(3, 1, "not computed: no PTX is known"), CheckState.SKIPPED),
-        (report(0, 1), CheckState.FAILED),
-        (None, CheckState.FAILED),
+        (report(3, 0), "", CheckState.PASSED),
+        (report(3, 1, others=1), "", CheckState.FAILED),
+        (report(3, 1, "out of bounds: writes 4 bytes"), "", CheckState.FAILED),
+        (report(3, 1, "not computed: no PTX is known"), "it ended", CheckState.SKIPPED),
+        (report(3, 1), "it ended", CheckState.FAILED),
+        (report(0, 1), "", CheckState.FAILED),
+        (None, "", CheckState.FAILED),
     ],
 )
 def test_a_launch_that_nobody_computed_is_no_success(
-    found: Report | None, state: CheckState
+    found: Report | None, why: str, state: CheckState
 ) -> None:
-    assert check_share("model: kernels", found).state is state
+    assert check_share("model: kernels", None, found, why).state is state
 
 
 def ptxas(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
