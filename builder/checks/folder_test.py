@@ -168,7 +168,8 @@ def _checks(image: SimulatedServer, card: Card, trial: FolderTrial, work: Path) 
     with image.on_torch([card], work / "simulator") as simulation:
         spec = ServeSpec(model, serves.FOLDER_CONTEXT, simulator=simulation.mounts, compiles=True)
         with launched(image.reference, image.serve, image.port, spec) as server:
-            answers, started, why = dict[str, Continued](), None, ""
+            answers: Mapping[str, Continued] = {}
+            started, why = None, ""
             try:
                 server.wait(seconds)
                 started = simulation.settled()

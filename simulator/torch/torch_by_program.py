@@ -141,6 +141,8 @@ def _by_cpu(operator: Any) -> Callable[..., Any]:
 
 
 def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    if not isinstance(source, torch.Tensor):  # a number, which arrives without its tensor
+        source = torch.tensor(source)
     plain = target.dtype == source.dtype and target.size() == source.size()
     if plain and target.is_contiguous() and source.is_contiguous():  # cudaMemcpyAsync
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # one function is for all
