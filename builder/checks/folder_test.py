@@ -85,7 +85,9 @@ class FolderTrial:
     fp8: bool = False
 
 
-TRIALS = (FolderTrial("Qwen3 BF16", 0.1), FolderTrial("Qwen3 FP8", 0.3, fp8=True))
+# The reference has single precision.  vLLM 0.20.2 is at most 0.06 from it in BF16, and 0.4 in FP8,
+# where a last bit of BF16 turns the rounding of an input: a limit is about twice that.
+TRIALS = (FolderTrial("Qwen3 BF16", 0.15), FolderTrial("Qwen3 FP8", 0.8, fp8=True))
 
 
 def write_random_folder(folder: Path, *, fp8: bool = False) -> None:
