@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from builder.checks import folder_test
 from builder.checks.device import UNUSED, refused
 from builder.checks.options import help_options, option_text, option_values
 from builder.checks.server import (
@@ -519,7 +520,8 @@ def _three(server: Server) -> tuple[Continued, Continued, Continued]:
 
 def check(context: Context) -> Iterator[Check]:
     """The server's answers on a card that computes, against the answers of its CPU."""
-    return on_a_card(_checks(context), KIND, "the server", "the numbers of its CPU")
+    own = folder_test.check if context.folder else _checks
+    return on_a_card(own(context), KIND, "the server", "the numbers of its CPU")
 
 
 def _checks(context: Context) -> Iterator[Check]:

@@ -19,7 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from builder.core import web
 from builder.core.errors import UntriedError
@@ -176,6 +176,33 @@ class Prediction(_Answer):
     content: str
     completion_probabilities: list[PredictedToken]
     timings: ServerTimings | None = None
+
+
+TokenName = Annotated[int, BeforeValidator(lambda text: str(text).removeprefix("token_id:"))]
+
+
+class _Logarithms(_Answer):
+    tokens: list[TokenName]
+    top_logprobs: list[dict[TokenName, Logarithm]]
+
+
+class _Completed(_Answer):
+    text: str
+    logprobs: _Logarithms
+
+
+class Completion(_Answer):
+    """A continued prompt of OpenAI's API, where vLLM was asked to name tokens ``token_id:7``."""
+
+    choices: Annotated[list[_Completed], Field(min_length=1)]
+
+    @property
+    def continued(self) -> Continued:
+        """The first text."""
+        found = self.choices[0]
+        return Continued(
+            found.text, tuple(found.logprobs.tokens), tuple(found.logprobs.top_logprobs)
+        )
 
 
 class Tokens(_Answer):
@@ -729,6 +756,8 @@ def _characters_of_a_token(server: Server) -> float:
 
 SECONDS = 300.0
 """For one answer: kernels are interpreted."""
+FOLDER_TOKENS = 512
+"""The vocabulary of the test folder: the probabilities of all are asked for."""
 MANY = 1 << 12
 """More tokens than the vocabulary of a tiny model has: the probabilities of all are asked for."""
 
@@ -779,6 +808,17 @@ def continued(
         timings.draft_n,
         timings.draft_n_accepted,
     )
+
+
+def continued_folder(server: Server, prompt: str, tokens: int, seconds: float) -> Continued:
+    """As ``continued``, by OpenAI's API.  Raises ``UnansweredError``."""
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": FOLDER_TOKENS}
+    body |= {"return_tokens_as_token_ids": True, "ignore_eos": True}
+    whole = server.request(body, seconds)
+    found = server.client.post(server.api_flavor.completions, whole, Completion, seconds).continued
+    if len(found.tokens) != tokens:
+        raise UnansweredError(f"{len(found.tokens)} tokens of {tokens}: {found.text!r}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

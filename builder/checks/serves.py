@@ -145,26 +145,34 @@ def write_model_folder(folder: Path) -> None:
     found["tokenizer.json"]["model"]["vocab"] = {text: at for at, text in enumerate(letters)}
     for name, content in found.items():
         (folder / name).write_text(json.dumps(content, indent=1), "utf-8")
-    write_weights(folder / WEIGHTS, _shapes(found["config.json"]))
+    shapes = shapes_of(found["config.json"])
+    holes = {name: ("BF16", shape, 2 * prod(shape)) for name, shape in shapes.items()}
+    write_weights(folder / WEIGHTS, holes)
     for file in folder.iterdir():
         file.chmod(0o644)
 
 
-def write_weights(file: Path, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Tensors in BF16, in the format of safetensors (README, "Format"); all are zeros, a hole."""
+def write_weights(
+    file: Path, tensors: Mapping[str, tuple[str, Sequence[int], bytes | int]]
+) -> None:
+    """Write tensors in the format of safetensors (README, "Format"): the type, the shape, and the
+    bytes, or of how many bytes the hole is that reads as zeros."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # Transformers refuses others
     end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 2 * prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    for name, (kind, shape, data) in tensors.items():
+        begin, end = end, end + (data if isinstance(data, int) else len(data))
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()  # Lucebox's parser takes no spaces
     with file.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            stream.seek(data, 1) if isinstance(data, int) else stream.write(data)
         stream.truncate(8 + len(text) + end)
+    file.chmod(0o644)  # the image's own user reads it
 
 
-def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The tensors, with the names of Transformers' ``Qwen3ForCausalLM``."""
+def shapes_of(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The tensors of a configuration, with the names of Transformers' ``Qwen3ForCausalLM``."""
     width, head, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
     heads, groups = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     layer: dict[str, tuple[int, ...]] = {

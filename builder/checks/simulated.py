@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -44,6 +44,9 @@ from simulator.report import Report
 
 LIBRARIES, CONFIGURATION, SOCKET = "/simulator/lib", "/simulator/config", "/simulator/report"
 PTX = "/simulator/ptx"
+OF_TORCH = "/simulator/torch"
+"""What PyTorch and Triton load on a card that computes (``simulator/torch``)."""
+KEPT = "/tmp"  # noqa: S108 - the container's: where the PTX of kernels made at run time is kept
 SETTLE = 0.5  # seconds until a report is complete: twice the pause of its thread
 VARIABLE = "BUILDER_SIMULATOR"
 RUNTIME = "libcudart.so.13"
@@ -300,6 +303,21 @@ class SimulatedServer:
             preload=self._preload,
             ptx=ptx,
         )
+
+    @contextmanager
+    def on_torch(self, cards: Sequence[Card], work: Path) -> Iterator[Simulation]:
+        """As ``on``, for a server on PyTorch: kernels are computed whose PTX the wheels have or
+        Triton makes; PyTorch's own operators are done by its code for CPUs."""
+        own = {"PYTHONPATH": OF_TORCH, "SIMULATOR_PTX": KEPT}
+        with simulation(
+            libraries(self.cache, self.devel, self.log, computes=True),
+            config_files(cards, None, self._code, Compute(KEPT, False, False)),
+            work,
+            search_path=self._search_path,
+            preload=self._preload,
+        ) as made:
+            volumes = {**made.mounts.volumes, OF_TORCH: sources() / "torch"}
+            yield replace(made, mounts=Mounts(volumes, {**made.mounts.env, **own}))
 
     @cached_property
     def _code(self) -> str:

@@ -103,6 +103,14 @@ def _summary(project: str) -> str:
     return f"a base that has {project} installed, and patched files of that package"
 
 
+VLLM_KERNELS = (
+    *("CutlassFp8BlockScaledMMKernel", "CutlassFP8ScaledMMLinearKernel"),
+    *("DeepGemmFp8BlockScaledMMKernel", "FlashInferFp8DeepGEMMDynamicBlockScaledKernel"),
+    *("FlashInferFP8ScaledMMLinearKernel", "MarlinFP8ScaledMMLinearKernel"),
+)
+"""vLLM's products of FP8 before Triton's (``vllm/model_executor/kernels/linear``)."""
+
+
 class Vllm(Overlay):
     """``csrc/``, ``cmake/`` and everything in CUDA, C++ or Rust is compiled into shared objects; no
     wheel has ``tests/``, ``docs/`` and the like."""
@@ -132,6 +140,16 @@ class Vllm(Overlay):
         "vllm",
         ("--load-format", "dummy"),
         room=("--gpu-memory-utilization", "--kv-cache-dtype"),
+        # Its own kernels (_C) have no PTX.  Triton's take their place: attention and KV cache,
+        # quantization, products with scales; torch.compile makes norms and the like in any case.
+        # A captured graph would lack PyTorch's operators (simulator/torch).
+        numbers=(
+            *("--attention-backend", "TRITON_ATTN", "--compilation-config"),
+            '{"cudagraph_mode": "NONE", "custom_ops": ["none", "-quant_fp8"]}',
+            *("--max-num-seqs", "2", "--max-num-batched-tokens", "128", "--max-logprobs", "-1"),
+            *("--kv-cache-memory-bytes", str(16 << 20)),
+        ),
+        numbers_env={"VLLM_DISABLED_KERNELS": ",".join(VLLM_KERNELS)},
     )
     port = 8000
     # docs/usage/security.md of vLLM: others generate at /invocations, /pause and /abort_requests.

@@ -116,6 +116,10 @@ class FolderServer:
     """More arguments, by which the engine makes up weights; empty: it cannot."""
     room: tuple[str, ...] = ()
     """Options by which a longer context fits into its KV cache."""
+    numbers: tuple[str, ...] = ()
+    """Options by which kernels with known PTX do its work, where its numbers are compared; empty:
+    not known."""
+    numbers_env: Mapping[str, str] = field(default_factory=dict)
     samples: bool = True
     """Whether it reads back which tokens the card chose, from memory that no known kernel stored
     to: where kernels are counted, these are zeros (``cards.text``)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, count, pairwise
 from pathlib import Path
@@ -387,7 +387,7 @@ def _tensors(model: TinyModel, shape: Shape) -> Iterator[tuple[str, NDArray[np.g
     for name, dimensions in shape.tensors.items():
         kind = _tiny_kind(shape, name, model.kind)
         if kind.name in SCALES:
-            blocks = _random_blocks(_generator(model.seed, name), dimensions, kind)
+            blocks = _random_blocks(generator(model.seed, name), dimensions, kind)
         elif kind.name == "I64":
             blocks = weights.of(name).astype("int64")
         else:
@@ -410,11 +410,26 @@ def _tiny_kind(shape: Shape, name: str, usual: str) -> Kind:
     return GGMLQuantizationType.F16 if rest else kind
 
 
-def _generator(seed: int, name: str) -> np.random.Generator:
+def generator(seed: int, name: str) -> np.random.Generator:
     """Each tensor has its own, so that another model can have the same tensor."""
     import numpy as np
 
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def output_of(seen: Values, shown: Sequence[int], noise: Values, seed: int) -> Values:
+    """The output: each shown token's row is like the embeddings of the two tokens that it follows.
+
+    ``seen`` are the embeddings as the layers see them; ``noise`` has deviation 1.
+    """
+    import numpy as np
+
+    rows, width, tokens = np.zeros(seen.shape), seen.shape[1], np.array(shown)
+    for which in ("successor", "other successor"):
+        round_trip = generator(seed, which).permutation(tokens)
+        rows[np.roll(round_trip, -1)] += LIKELY / width * seen[round_trip]
+    rows[tokens] += VARIED / math.sqrt(width) * noise[tokens]
+    return rows
 
 
 def _random_blocks(
@@ -477,7 +492,7 @@ class _Weights:
         return values.astype(np.float32)
 
     def _normal(self, name: str, *dimensions: int) -> Values:
-        return _generator(self._model.seed, name).standard_normal(dimensions)
+        return generator(self._model.seed, name).standard_normal(dimensions)
 
     def seen(self) -> Values:
         """The embeddings of the tokens as the layers see them, with deviation 1."""
@@ -502,17 +517,8 @@ class _Weights:
         return values
 
     def _output(self) -> Values:
-        """Each token's row is like the embeddings of the two tokens that it follows."""
-        import numpy as np
-
-        seen, shown = self.seen(), np.array(printable(self._tokenizer))
-        rows = np.zeros(seen.shape)
-        for which in ("successor", "other successor"):
-            round_trip = _generator(self._model.seed, which).permutation(shown)
-            rows[np.roll(round_trip, -1)] += LIKELY / self._width * seen[round_trip]
-        noise = self._normal("output.weight", *rows.shape)
-        rows[shown] += VARIED / math.sqrt(self._width) * noise[shown]
-        return rows
+        seen, shown = self.seen(), printable(self._tokenizer)
+        return output_of(seen, shown, self._normal("output.weight", *seen.shape), self._model.seed)
 
     def _router(self, name: str) -> Values:
         """Two experts for each token; the output of earlier layers rarely changes the choice.
@@ -522,7 +528,7 @@ class _Weights:
         import numpy as np
 
         width, experts = self._shape.tensors[name]
-        source, shown = _generator(self._model.seed, name), [*printable(self._tokenizer)]
+        source, shown = generator(self._model.seed, name), [*printable(self._tokenizer)]
         first = source.integers(0, experts, len(shown))
         second = (first + source.integers(1, experts, len(shown))) % experts
         rows, seen = np.zeros((experts, width)), self.seen()[shown]

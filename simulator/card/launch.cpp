@@ -276,3 +276,17 @@ int driver_error(cudaError_t error) {
 }
 
 }  // namespace simulator
+
+// For programs: an operation whose kernel cannot be computed, and which they compute themselves on the
+// card's memory. It counts as a launch that was not computed.
+extern "C" SIMULATOR_API void simulator_done_by_program(const char* operation) {
+    using namespace simulator;
+    static const Code code{.code = "none of the card's"};
+    static Module* const module = [] {
+        Module* const made = register_module("");
+        made->file = "computed by the program";
+        made->code = &code;
+        return made;
+    }();
+    count_launch({.kernel = register_kernel(module, nullptr, operation), .card = current_card()});
+}
