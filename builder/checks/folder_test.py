@@ -145,7 +145,7 @@ def reference(image: str, folder: Path, seconds: float) -> Continued:
         raise UntriedError(what, done.output[-SHOWN_OUTPUT:]) from error
 
 
-def check(context: Context) -> Iterator[Check]:
+def numbers(context: Context) -> Iterator[Check]:
     """The server's answers on a card that computes, against PyTorch on the CPU.
 
     Raises ``InapplicableError`` where it is not known how its kernels can be computed.

@@ -520,7 +520,7 @@ def _three(server: Server) -> tuple[Continued, Continued, Continued]:
 
 def check(context: Context) -> Iterator[Check]:
     """The server's answers on a card that computes, against the answers of its CPU."""
-    own = folder_test.check if context.folder else _checks
+    own = folder_test.numbers if context.folder else _checks
     return on_a_card(own(context), KIND, "the server", "the numbers of its CPU")
 
 
