@@ -16,6 +16,7 @@ import json
 import sys
 import tempfile
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -136,7 +137,9 @@ def main() -> None:
         work.chmod(0o755)
         model, draft, tokenizer = work / "model.gguf", work / "draft.safetensors", work / "tokens"
         made_models.write_shape(shapes.published_shape()[MODEL], model, int(options.size * 10**9))
-        serves.write_weights(draft, drafter_tensors())
+        tensors = drafter_tensors().items()
+        holes = {each: ("BF16", shape, 2 * prod(shape)) for each, shape in tensors}
+        serves.write_weights(draft, holes)
         for file in (model, draft):
             file.chmod(0o644)  # the image's own user reads them
         serves.write_model_folder(tokenizer)

@@ -209,7 +209,8 @@ def check_share(
 ) -> Check:
     """No launch had a fault; and who did the launches and products after ``started``.
 
-    ``why`` says why there is no answer; empty: there is one.
+    ``started`` is None where the server did not start.  ``why`` says why there is no answer; empty:
+    there is one.
     """
     expected = "no fault, and no launch without PTX but PyTorch's operators"
     if report is None:
@@ -223,7 +224,10 @@ def check_share(
         f"{', '.join(shares)}: {listed(operators, NAMED, ', ')}" if operators else ", ".join(shares)
     )
     found = "; ".join(filter(None, (named, *refused(report)[:NAMED], why)))
-    if report.lacks_only:
+    # A version may know other options than the check's, and its users start it without them: the
+    # check "device" does, too.
+    refused_options = started is None and why and not report.violations
+    if refused_options or report.lacks_only:
         return Check.skipped(KIND, subject, expected, found)
     passed = by[COMPUTED] > 0 and not by[LEFT] and not report.violations and not why
     return Check.of(KIND, subject, expected, found, passed)

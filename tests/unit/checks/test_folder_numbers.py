@@ -127,7 +127,15 @@ def test_shares_are_of_the_requests_and_operators_of_pytorch_are_named() -> None
 def test_a_launch_that_nobody_computed_is_no_success(
     found: Report | None, why: str, state: CheckState
 ) -> None:
-    assert check_share("model: kernels", None, found, why).state is state
+    assert check_share("model: kernels", report(0, 0), found, why).state is state
+
+
+def test_options_that_a_version_refuses_say_nothing_about_its_kernels() -> None:
+    check = check_share("model: kernels", None, report(0, 0), "unknown option --attention-backend")
+    assert check.state is CheckState.SKIPPED
+    assert "unknown option" in check.found
+    faulty = report(1, 0, "out of bounds: writes 4 bytes")
+    assert check_share("model: kernels", None, faulty, "it ended").state is CheckState.FAILED
 
 
 def ptxas(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
