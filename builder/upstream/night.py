@@ -48,7 +48,7 @@ from builder.plan.inputs import identified
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.publish import tags
-from builder.publish.attachments import RECIPE, attached, recipe_texts
+from builder.publish.attachments import catalog_of
 from builder.publish.nights import LONGEST_REASON, NightlyRun, compared, require_writable, write
 from builder.publish.prune import is_nightly
 from builder.publish.push import (
@@ -64,7 +64,7 @@ from builder.publish.signing import Trust, trust_of
 from builder.publish.tags import past_moves, reason_of
 from builder.publish.verdicts import require_attachments, require_signing
 from builder.publish.vulnerabilities import rescan
-from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry, read_text, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.sources import git
@@ -428,8 +428,12 @@ def _secured(
         session.settings.debian_servers,
     )
     served: dict[str, str] = {}
-    with suppress(RegistryError):  # the channel has no image yet, or no recipe is attached to it
-        served = recipe_texts(attached(repository, tag, RECIPE))
+    with suppress(RegistryError):  # the channel has no image yet, or no lock is attached to it
+        made = catalog_of(repository, tag, sources.context.work / f"served-{frozen.name}")
+        recipes = made / "recipes"
+        served = {
+            str(file.relative_to(recipes)): read_text(file) for file in recipes.rglob("*.toml")
+        }
     try:
         return secured(frozen, debian, session.settings.state_dir / "frozen", served)
     except (FetchError, RecipeError, WorldError) as error:

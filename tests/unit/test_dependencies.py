@@ -26,7 +26,8 @@ def names(requirements: Iterable[str]) -> set[str]:
     return {canonicalize_name(Requirement(text).name) for text in requirements}
 
 
-KNOWN = {*sys.stdlib_module_names, "_typeshed"}  # the latter is there for type checkers alone
+# _typeshed is there for type checkers alone; studies import simulator/ptx/real/ggml.py by its path.
+KNOWN = {*sys.stdlib_module_names, "_typeshed", "ggml"}
 
 
 def imported(files: Iterable[Path]) -> Iterator[str]:
