@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
@@ -13,7 +12,7 @@ import typer
 
 from builder.cli import options
 from builder.cli.options import catalog_at, flag, option, reason_option, reference_option
-from builder.cli.terminal import line, log, minute, print_json, table
+from builder.cli.terminal import can_ask, line, log, minute, print_json, table
 from builder.core import sizes
 from builder.core.errors import RegistryError, UsageError
 from builder.core.files import named_lock, workspace
@@ -240,7 +239,7 @@ def prune(
         return
     going = _print_plan(plan, deleted, delete=yes and not dry_run)
     if going and not yes and not dry_run:
-        if not sys.stdin.isatty() or not typer.confirm("Delete them?", err=True):
+        if not can_ask() or not typer.confirm("Delete them?", err=True):
             log("nothing was deleted: --yes agrees")
             return
         plan, deleted = pruned(delete=True)
