@@ -48,7 +48,7 @@ from builder.plan.inputs import identified
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.publish import tags
-from builder.publish.attachments import RECIPE, attached, recipe_texts
+from builder.publish.attachments import catalog_of
 from builder.publish.nights import LONGEST_REASON, NightlyRun, compared, require_writable, write
 from builder.publish.prune import is_nightly
 from builder.publish.push import (
@@ -423,13 +423,15 @@ def _secured(
 ) -> tuple[FrozenRecipe, str]:
     """The recipe of a run with Debian's security updates, and which the channel lacks; or why
     that is not known: then it keeps its locks.  Raises where these would take updates back."""
+    work, served = sources.context.work, dict[str, str]()
     debian = DebianSession(
-        *(frozen.catalog, session.settings.cache_dir, sources.context.work, session.log),
+        *(frozen.catalog, session.settings.cache_dir, work, session.log),
         session.settings.debian_servers,
     )
-    served: dict[str, str] = {}
-    with suppress(RegistryError):  # the channel has no image yet, or no recipe is attached to it
-        served = recipe_texts(attached(repository, tag, RECIPE))
+    with suppress(RegistryError):  # the channel has no image yet, or no lock is attached to it
+        root = catalog_of(repository, tag, work / "served") / "recipes"
+        files = root.rglob("*.toml")
+        served = {str(each.relative_to(root)): each.read_text(errors="replace") for each in files}
     try:
         return secured(frozen, debian, session.settings.state_dir / "frozen", served)
     except (FetchError, RecipeError, WorldError) as error:

@@ -20,12 +20,12 @@ from builder.build.record import Record
 from builder.checks.verdict import Check, Verdict
 from builder.cli.session import build_session
 from builder.plan.plan import Plan
-from builder.publish.attachments import RECIPE, SPDX, attached, recipe_texts
+from builder.publish.attachments import SPDX, catalog_of
 from builder.publish.nights import NightlyRun
 from builder.publish.registry import Repository
-from builder.publish.signing import IN_TOTO
+from builder.publish.signing import IN_TOTO, UNSIGNED
 from builder.publish.tags import moves
-from builder.publish.verdicts import PREDICATE, SLSA, UNSIGNED, AttachedFile, referrers
+from builder.publish.verdicts import PREDICATE, SLSA, AttachedFile, referrers
 from builder.publish.vulnerabilities import newest_scan
 from builder.upstream import locks, night
 from builder.upstream.patches import open_session
@@ -125,7 +125,7 @@ def world(lock_farm: Farm, registry: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_night_moves_the_channel_for_a_security_update(
-    world: World, registry: str, monkeypatch: pytest.MonkeyPatch
+    world: World, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, archive = Repository(f"{registry}/{NAME}", print), world.farm.archive
     first = world.night()
@@ -139,9 +139,9 @@ def test_a_night_moves_the_channel_for_a_security_update(
     assert (second.outcome, second.reason) == ("moved", why)
     assert repository.head_digest("nightly") == second.digest != first.digest
     assert moves(repository, "nightly", UNSIGNED)[0].reason.endswith(f"; {why}")
-    told = recipe_texts(attached(repository, "nightly", RECIPE))
-    (lock,) = [text for path, text in told.items() if path.startswith("bases/locks/root-")]
-    assert 'version = "1:2.0-1+deb1"' in lock
+    there = catalog_of(repository, "nightly", tmp_path / "lock")
+    (lock,) = there.glob("recipes/bases/locks/root-*")
+    assert 'version = "1:2.0-1+deb1"' in lock.read_text()
     third = world.night()
     assert (third.outcome, third.digest, third.reason) == ("unchanged", second.digest, "")
     # What one night took, a night without the archive does not take back.
