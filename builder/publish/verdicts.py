@@ -267,7 +267,7 @@ VERDICT = "urn:builder:verdict:v1"
 NUMBERS = "numbers"
 """The kind of the checks that compare numbers."""
 OLD_VERDICT = "application/vnd.builder.verdict.v1+json"
-"""The type of the artifact before version 0.2: a signed annotation."""
+"""The type of earlier versions' artifact: a signed annotation."""
 TEXT = "builder.verdict"
 SIGNATURE = f"{TEXT}.signature"
 """Annotations: a ``Statement`` as JSON, so that no file has to be fetched to list it; and, of an
