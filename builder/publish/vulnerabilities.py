@@ -14,13 +14,12 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from builder.build.build import BuildSession
 from builder.build.record import Record
@@ -30,14 +29,21 @@ from builder.plan.plan import Plan
 from builder.publish.attachments import SPDX, attached, documents
 from builder.publish.registry import Repository
 from builder.publish.signing import Trust
-from builder.publish.verdicts import Attachment, annotations_of, attach_all, referrers, stated
-from builder.publish.verdicts import statement_of as in_toto
+from builder.publish.verdicts import (
+    Attachment,
+    attach_all,
+    referrers,
+    stated,
+    statement_of,
+    statements_in,
+)
 from builder.recipes.probes import Severity
 
 VULNERABILITIES = "https://in-toto.io/attestation/vulns/v0.2"
 SUMMARY = "builder.vulnerabilities"
 """The annotation with a ``Summary`` as JSON, so that no file has to be fetched to list it."""
 SEVERITIES: Sequence[Severity] = get_args(Severity)
+Entries = Sequence[Mapping[str, Any]]
 PATIENCE = 900.0  # seconds: trivy and grype fetch their databases first
 
 
@@ -48,13 +54,11 @@ class Found(NamedTuple):
     id: str
     package: str
     version: str
-    fixed: str
-    """The versions that mend it; empty: there is none."""
+    fixed: str  # the versions that mend it; empty: there is none
     since: str
     """The day (YYYY-MM-DD) since which there is a fix, else since which the vulnerability is known,
     which is no later; empty: not known."""
-    names: tuple[str, ...] = ()
-    """Its other ids."""
+    names: tuple[str, ...] = ()  # its other ids
 
 
 class Scan(NamedTuple):
@@ -62,8 +66,7 @@ class Scan(NamedTuple):
 
     scanner: str
     version: str
-    database: str
-    """When its database was made, as the scanner says; empty: it does not say."""
+    database: str  # when its database was made; empty: the scanner does not say it
     started: datetime
     found: tuple[Found, ...]
 
@@ -136,14 +139,10 @@ class Scanner(NamedTuple):
     """A scanner of bills of materials; all print JSON on standard output."""
 
     page: str
-    scan: str
-    """The arguments before the bill's file."""
-    state: str
-    """The arguments that print its version, and of trivy the state of its database."""
-    read: Callable[[Any, str], Report]
-    """Of a report and that state."""
-    good: tuple[int, ...] = (0,)
-    """Exit codes after a scan."""
+    scan: str  # the arguments before the bill's file
+    state: str  # the arguments that print its version, and of trivy the state of its database
+    read: Callable[[Any, str], Report]  # of a report and that state
+    good: tuple[int, ...] = (0,)  # exit codes after a scan
 
 
 GITHUB = "https://github.com"
@@ -240,18 +239,13 @@ class Summary(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    digest: str
-    """The image's."""
-    scanner: str
-    """With its version."""
-    scanned: str
-    """RFC 3339, UTC."""
+    digest: str  # the image's
+    scanner: str  # with its version
+    scanned: str  # RFC 3339, UTC
     fixed: dict[str, int]
     """The number of vulnerabilities that have a fix and are not accepted, by severity."""
-    late: list[str]
-    """Ids of those that have had a fix for longer than the recipe allows."""
-    result: str
-    """sha256 of all of them."""
+    late: list[str]  # ids of those that have had a fix for longer than the recipe allows
+    result: str  # sha256 of all of them
 
     @property
     def text(self) -> str:
@@ -264,11 +258,8 @@ class Summary(BaseModel):
 
 def newest_scan(entries: Iterable[Mapping[str, Any]], digest: str) -> Summary | None:
     """The newest scan of an image among its referrers; signatures do not count."""
-    found = []
-    for values in annotations_of(entries, VULNERABILITIES):
-        with suppress(ValidationError):
-            found.append(Summary.model_validate_json(values.get(SUMMARY, "")))
-    own = [each for each in found if each.digest == digest]
+    found = (each for each, _ in statements_in(entries, VULNERABILITIES, SUMMARY, Summary))
+    own = (each for each in found if each.digest == digest)
     return max(own, key=lambda each: each.scanned, default=None)
 
 
@@ -276,21 +267,20 @@ def examine(
     session: BuildSession,
     plan: Plan,
     record: Record | None,
-    image: tuple[Repository, str],
-    work: Path,
+    image: tuple[Repository, str, Entries],
     trust: Trust,
-    entries: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[list[Attachment], BuilderError | None]:
     """Scan an image: the statement to attach, if it says anything new, and why the image is
     refused, if the recipe has limits.
 
-    ``image`` is its repository and its digest, ``entries`` are the descriptors of its referrers.
-    ``record`` is of the image that may be in the engine; else the attached bill is read.
+    ``image`` is its repository, its digest and the descriptors of its referrers.  ``record`` is
+    of the image that may be in the engine; else the attached bill is read.
     """
-    (repository, digest), limits = image, plan.recipe.budget.fixed
+    (repository, digest, entries), limits = image, plan.recipe.budget.fixed
+    folder = trust.work.with_name("scan")
     try:
         _installed()  # else nothing is fetched
-        (folder := work / "scan").mkdir()
+        folder.mkdir()
         if record is not None and docker.image(record.digest) is not None:
             bill = documents(plan, record, folder)[SPDX]
         else:
@@ -298,12 +288,11 @@ def examine(
         done = scan(bill, folder)
     except (UntriedError, RegistryError) as error:
         text = ": ".join(filter(None, (error.what, error.why)))
-        what = f"the vulnerabilities of {plan.name} are not known"
-        session.log(f"{what}: {text}")
-        what += ", and [budget] fixed limits them"
+        session.log(f"the vulnerabilities of {plan.name} are not known: {text}")
+        what = f"the vulnerabilities of {plan.name} are not known, and [budget] fixed limits them"
         return [], UntriedError(what, text, error.hint) if limits else None
     finally:
-        shutil.rmtree(work / "scan", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     known = [each for each in plan.recipe.accept if each.check == "vulnerabilities"]
     reasons = {
         each: next((one.why for one in known if any(map(one.covers, (each.id, *each.names)))), "")
@@ -320,10 +309,9 @@ def examine(
         result=hashlib.sha256(repr(reasons).encode()).hexdigest(),
     )
     session.log(f"{plan.name}: {summary.text}")
-    before = newest_scan(referrers(repository, digest) if entries is None else entries, digest)
-    made = []
+    before, made = newest_scan(entries, digest), []
     if before is None or (before.result, before.late) != (summary.result, summary.late):
-        text = in_toto(repository.name, digest, VULNERABILITIES, _predicate(done, reasons))
+        text = statement_of(repository.name, digest, VULNERABILITIES, _predicate(done, reasons))
         values = {SUMMARY: summary.model_dump_json()}
         made = [stated(trust, text, VULNERABILITIES, "vulnerabilities", values)]
     return made, _refused(plan, late) if late else None
@@ -358,27 +346,22 @@ def _refused(plan: Plan, late: Sequence[Found]) -> RegistryError:
 
 
 def rescan(
-    session: BuildSession,
-    plans: Sequence[Plan],
-    repository: Repository,
-    digest: str,
-    work: Path,
-    trust: Trust,
+    session: BuildSession, plans: Sequence[Plan], repository: Repository, digest: str, trust: Trust
 ) -> None:
     """Scan images of a registry again, as of today, and attach what is new.
 
     ``digest`` is of the index of their images, where there are several.  Raises like ``push``.
     """
     there = repository.manifest(digest) if len(plans) > 1 else None
-    entries = (there.body.manifests if there else None) or ()
-    platforms = {each.platform.name: each.digest for each in entries if each.platform}
+    listed = (there.body.manifests if there else None) or ()
+    platforms = {each.platform.name: each.digest for each in listed if each.platform}
     problems = []
     for plan in plans:
         own = platforms.get(plan.platform, digest)
-        made, problem = examine(session, plan, None, (repository, own), work, trust)
-        subject = repository.manifest(own) if made else None
-        if subject is not None:
+        image = repository, own, referrers(repository, own)
+        made, problem = examine(session, plan, None, image, trust)
+        if made and (subject := repository.manifest(own)):
             attach_all(repository, subject, made)
-        problems += [problem] if problem else []
-    if problems:
-        raise problems[0]
+        problems.append(problem)
+    for problem in filter(None, problems):
+        raise problem

@@ -196,7 +196,7 @@ def publish(
     if several:
         immutable = tags.tags_of_index(plans[0].recipe, key_of_index(plans)).immutable
     if serves and repository.head_digest(immutable) == serves:
-        rescan(session, plans, repository, serves, work, trust_of(session.settings, work))
+        rescan(session, plans, repository, serves, trust_of(session.settings, work))
         return serves, _kernels(built_here(session, plans[0]))
     results: list[Verified | BuilderError] = []
     for plan in plans:
