@@ -227,6 +227,7 @@ def plan(
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
         scripts=_hashed(folder / "scripts", family.scripts_of(recipe, platforms)),
+        lock=inputs.lock_at(catalog.root),
         entrypoint=_hashed(own, names),
         base=base,
         tools=tools,

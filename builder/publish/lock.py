@@ -120,16 +120,17 @@ def _member(
 def unpacked(file: AttachedFile, folder: Path) -> Path:
     """The catalog of an attached lock, below the new directory ``folder``.
 
-    Raises ``FetchError`` where the archive is damaged, ``RegistryError`` where it is no lock.
+    Raises ``FetchError`` where the archive is damaged, ``RegistryError`` where it is no lock, or
+    not of one recipe.
     """
     archive = folder.with_name(f"{folder.name}.tar.gz")
     archive.write_bytes(file.content)
     archives.unpack(archive, folder)
     archive.unlink()
     found = [each for each in folder.iterdir() if (each / LOCK).is_file()]
-    if len(found) != 1:
-        raise RegistryError(
-            f"the lock {file.name} that is attached to the image has no {LOCK}",
-            hint="nothing is built of it",
-        )
+    recipes = [name for each in found for name in each.glob("recipes/*.toml")]
+    if len(found) != 1 or len(recipes) != 1:
+        lacks = f"has {len(recipes)} recipes" if len(found) == 1 else f"has no {LOCK}"
+        what = f"the lock {file.name} that is attached to the image {lacks}"
+        raise RegistryError(what, hint="nothing is built of it")
     return found[0]

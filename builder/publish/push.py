@@ -602,8 +602,8 @@ class _Run:
             updates = order.updates([image], self.budget(plan), self.allowed.dropped)
         own = found.record if found else record  # None: a trusted verdict is attached
         entries = [] if new else referrers(repository, digest, self.known)
-        image_at = repository, digest
-        scanned, problem = examine(self.session, plan, own, image_at, work, self.trust, entries)
+        image_at = repository, digest, entries
+        scanned, problem = examine(self.session, plan, own, image_at, self.trust)
         if problem is not None:
             raise problem
         if new and not self.tried:

@@ -267,7 +267,7 @@ VERDICT = "urn:builder:verdict:v1"
 NUMBERS = "numbers"
 """The kind of the checks that compare numbers."""
 OLD_VERDICT = "application/vnd.builder.verdict.v1+json"
-"""The type of the artifact before version 0.2: a signed annotation."""
+"""The type of earlier versions' artifact: a signed annotation."""
 TEXT = "builder.verdict"
 SIGNATURE = f"{TEXT}.signature"
 """Annotations: a ``Statement`` as JSON, so that no file has to be fetched to list it; and, of an
@@ -411,7 +411,7 @@ def verdict_signers(
         if kind_of(entry) != VERDICT:
             continue
         if entry.get("artifactType") == OLD_VERDICT:
-            for found, values in _statements([entry], VERDICT, TEXT, Statement):
+            for found, values in statements_in([entry], VERDICT, TEXT, Statement):
                 if (found.digest, found.key, found.contract) == wanted:
                     yield trust.signer(values.get(TEXT, ""), values.get(SIGNATURE, ""))
             continue
@@ -445,12 +445,12 @@ def built_at(entries: Iterable[Mapping[str, Any]], digest: str) -> datetime | No
 
 def verdicts_on(entries: Iterable[Mapping[str, Any]], digest: str) -> list[Statement]:
     """The verdicts on an image among its referrers, the newest first; signatures do not count."""
-    statements = _statements(entries, VERDICT, TEXT, Statement)
+    statements = statements_in(entries, VERDICT, TEXT, Statement)
     found = [statement for statement, _ in statements if statement.digest == digest]
     return sorted(found, key=lambda each: each.created, reverse=True)
 
 
-def _statements(
+def statements_in(
     entries: Iterable[Mapping[str, Any]], kind: str, name: str, model: type[M]
 ) -> Iterator[tuple[M, Mapping[str, str]]]:
     """The statements in the annotation ``name`` of artifacts of one kind, and all annotations."""
@@ -504,7 +504,7 @@ def reproduced(
 
     ``entries`` are the descriptors of the image's referrers.
     """
-    statements = _statements(entries, REPRODUCTION, REPRODUCTION_TEXT, ReproductionStatement)
+    statements = statements_in(entries, REPRODUCTION, REPRODUCTION_TEXT, ReproductionStatement)
     found = [each for each in statements if each[0].digest == digest]
     if not found:
         return None

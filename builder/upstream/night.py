@@ -196,7 +196,7 @@ def publish(
     if several:
         immutable = tags.tags_of_index(plans[0].recipe, key_of_index(plans)).immutable
     if serves and repository.head_digest(immutable) == serves:
-        rescan(session, plans, repository, serves, work, trust_of(session.settings, work))
+        rescan(session, plans, repository, serves, trust_of(session.settings, work))
         return serves, _kernels(built_here(session, plans[0]))
     results: list[Verified | BuilderError] = []
     for plan in plans:
@@ -423,13 +423,13 @@ def _secured(
 ) -> tuple[FrozenRecipe, str]:
     """The recipe of a run with Debian's security updates, and which the channel lacks; or why
     that is not known: then it keeps its locks.  Raises where these would take updates back."""
+    work, served = sources.context.work, dict[str, str]()
     debian = DebianSession(
-        *(frozen.catalog, session.settings.cache_dir, sources.context.work, session.log),
+        *(frozen.catalog, session.settings.cache_dir, work, session.log),
         session.settings.debian_servers,
     )
-    served: dict[str, str] = {}
     with suppress(RegistryError):  # the channel has no image yet, or no lock is attached to it
-        made = catalog_of(repository, tag, sources.context.work / f"served-{frozen.name}")
+        made = catalog_of(repository, tag, work / f"served-{frozen.name}")
         recipes = made / "recipes"
         served = {
             str(file.relative_to(recipes)): read_text(file) for file in recipes.rglob("*.toml")

@@ -45,11 +45,7 @@ def secured(
     changed = [session.make(each).changes for each in locked]  # the lowest base first
     if not any(changed):
         return frozen, ""
-    why = [
-        text
-        for each in locked
-        for text in _updates(session, each, updates[each.name], _versions(each, served))
-    ]
+    why = [text for e in locked for text in _updates(session, e, updates[e.name], served)]
     total, below, bases = hashlib.sha256(), "", list[Entry[BaseRecipe]]()
     for base in chain:
         lock = session.lock(base)
@@ -63,6 +59,16 @@ def secured(
     return made, f"Debian's security updates: {listed(why, NAMED, ', ')}" if why else ""
 
 
+NIGHTS = re.compile(r"bases/locks/(.+)-[0-9a-f]{12}\.debian\.toml")
+"""The path of a lock that a night made for a base."""
+
+
+def is_secured(served: Mapping[str, str]) -> bool:
+    """Whether the recipe of an image has locks that an earlier night made: then the locks of the
+    farm, which may be older, are no longer enough."""
+    return any(map(NIGHTS.fullmatch, served))
+
+
 def _updates(
     session: DebianSession,
     entry: AnyEntry,
@@ -70,33 +76,22 @@ def _updates(
     served: Mapping[str, str],
 ) -> Iterator[str]:
     """The updates of an entry's packages that the served image lacks, each with the CVEs that the
-    new package's changelog names."""
+    new package's changelog names.  A package that the new lock no longer has is none."""
+    there, now = dict[str, str](), _versions(session.lock(entry))
+    for path, text in served.items():
+        base, own = NIGHTS.fullmatch(path), isinstance(entry.recipe, Recipe)
+        if base[1] == entry.name if base else own and path.startswith("locks/"):
+            there |= _versions(parse(text, entry.file, DebianLock)[0])
     for name, (locked, new) in found.items():
-        was = served.get(name, locked)
-        if was != new:
+        was = there.get(name, locked)
+        if was != new and name in now:
             mends = session.mended(entry, name, was)
-            cves = f" ({listed(mends, 3, ', ')})" if mends else ""
-            yield f"{name} {was} -> {new}{cves}"
+            yield f"{name} {was} -> {new}" + (f" ({listed(mends, 3, ', ')})" if mends else "")
 
 
-def is_secured(served: Mapping[str, str]) -> bool:
-    """Whether the recipe of an image has locks that an earlier night made: then the locks of the
-    farm, which may be older, are no longer enough."""
-    return any(map(_base_of, served))
-
-
-def _base_of(path: str) -> str:
-    """The base for which a night made the lock at ``path``; empty: none did."""
-    found = re.fullmatch(r"bases/locks/(.+)-[0-9a-f]{12}\.debian\.toml", path)
-    return found[1] if found else ""
-
-
-def _versions(entry: AnyEntry, served: Mapping[str, str]) -> dict[str, str]:
-    """The versions of an image's packages in the lock that an earlier night made for an entry."""
-    name = entry.name if isinstance(entry.recipe, BaseRecipe) else "locks/"
-    texts = [text for path, text in served.items() if name in (_base_of(path), path[:6])]
-    found = [lock for text in texts if (lock := parse(text, entry.file, DebianLock)[0])]
-    installs = (each for lock in found for each in lock.install if each.stage in SHIPPED)
+def _versions(lock: DebianLock | None) -> dict[str, str]:
+    """The versions of the packages that are in images, by name."""
+    installs = [each for each in lock.install if each.stage in SHIPPED] if lock else []
     return {file.name: file.version for each in installs for file in each.files}
 
 

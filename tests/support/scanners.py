@@ -52,6 +52,7 @@ GRYPE = {
     },
 }
 """A report of grype (grype/presenter/models/document.go)."""
+COMMITS = {"type": "GIT", "events": [{"introduced": "0"}, {"fixed": "0123456789abcdef"}]}
 OSV = {
     "results": [
         {
@@ -73,11 +74,13 @@ OSV = {
                                         {
                                             "type": "ECOSYSTEM",
                                             "events": [{"introduced": "0"}, {"fixed": version}],
-                                        }
+                                        },
+                                        COMMITS,
                                     ],
                                 }
                                 for release, version in (("12", "2.36-9"), ("13", "2.41-12+u2"))
-                            ],
+                            ]
+                            + [{"ranges": [COMMITS]}],
                         }
                     ],
                     "groups": [

@@ -92,13 +92,17 @@ def test_a_lock_is_of_one_platform(folder: Path) -> None:
         lock_at(folder)
 
 
-def test_what_is_no_lock_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_lock_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match="cannot be unpacked"):
         unpacked(AttachedFile("x", LAYER, b"\x1f\x8b damaged"), tmp_path / "damaged")
     (tmp_path / "made" / "x").mkdir(parents=True)
     other = shutil.make_archive(str(tmp_path / "other"), "gztar", tmp_path / "made")
     with pytest.raises(RegistryError, match=r"has no lock\.json"):
         unpacked(AttachedFile("x", LAYER, Path(other).read_bytes()), tmp_path / "empty")
+    shutil.copy(folder / "recipes" / f"{NAME}.toml", folder / "recipes" / "other.toml")
+    two = shutil.make_archive(str(tmp_path / "two"), "gztar", folder.parent)
+    with pytest.raises(RegistryError, match="has 2 recipes"):
+        unpacked(AttachedFile("x", LAYER, Path(two).read_bytes()), tmp_path / "two")
 
 
 @pytest.mark.usefixtures("docker_config")

@@ -30,6 +30,8 @@ DETAILS = {
     "CVE-2026-3333": {"Severity": "HIGH"},
 }
 
+SOME_DAY = json.loads(json.dumps(GRYPE["matches"][0]).replace("2025-10-01", "some day"))
+
 
 @pytest.fixture
 def bill() -> str:
@@ -61,7 +63,7 @@ def test_a_bill_whose_distribution_the_scanner_does_not_know_is_unknown(
     (work := tmp_path / "work").mkdir()
     with pytest.raises(UntriedError, match="report of trivy, cannot be used") as error:
         scan(json.dumps(document), work)
-    assert "did not recognize the distribution" in error.value.why
+    assert "did not recognize the Debian packages" in error.value.why
 
 
 def test_reports_of_the_others(bill: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +96,11 @@ def test_reports_of_the_others(bill: str, tmp_path: Path, monkeypatch: pytest.Mo
     [
         ("trivy", "{}", 1, "trivy ended with 1"),
         ("trivy", "not JSON", 0, "Expecting value"),
-        ("trivy", {"Metadata": {"OS": {"Family": "debian"}}}, 0, "looked at no package"),
-        ("grype", GRYPE | {"distro": {"name": ""}}, 0, "did not recognize the distribution"),
+        ("trivy", {"Metadata": {"OS": {"Family": "debian"}}}, 0, "KeyError: 'Results'"),
+        ("grype", GRYPE | {"distro": {"name": ""}}, 0, "did not recognize the Debian packages"),
         ("grype", GRYPE | {"matches": None}, 0, "TypeError"),
-        ("osv-scanner", {"results": []}, 1, "looked at no Debian package"),
+        ("osv-scanner", {"results": []}, 1, "did not recognize the Debian packages"),
+        ("grype", {**GRYPE, "matches": [SOME_DAY]}, 0, "Invalid isoformat string: 'some day'"),
         ("osv-scanner", OSV, 127, "osv-scanner ended with 127"),
     ],
 )

@@ -70,6 +70,18 @@ def test_a_security_update_moves_the_locks_and_is_named(farm: Farm, tmp_path: Pa
     assert load(farm.catalog).bases.keys() == before.catalog.bases.keys()
 
 
+def test_a_package_that_an_update_drops_is_not_named(farm: Farm, tmp_path: Path) -> None:
+    farm.archive.add("libold", "1", Depends="libgcc")
+    farm.archive.add("http", "1", Depends="libgcc, libold", Multi_Arch="same")
+    farm.archive.publish(datetime(2025, 11, 22, tzinfo=UTC))
+    farm.lock("x-1")
+    farm.archive.secure("libold", "1+deb1", Depends="libgcc")
+    farm.archive.secure("http", "2", Depends="libgcc", Multi_Arch="same")
+    farm.archive.add("http-dev", "1", Depends="http (>= 1), libc-dev", Multi_Arch="same")
+    farm.archive.publish(datetime(2025, 11, 23, tzinfo=UTC))
+    assert night(farm, {}, tmp_path)[1] == "Debian's security updates: http 1 -> 2"
+
+
 def test_the_next_nights_keep_what_one_took(farm: Farm, tmp_path: Path) -> None:
     farm.archive.secure("libc", "1:2.0-1+deb1", Multi_Arch="same")
     farm.archive.add("libc-dev", "1:2.0-1", Depends="libc (>= 1:2.0-1)", Multi_Arch="same")
