@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.checks import contract, cuda, device, kernel_test, libraries, logit_test, serves
+from builder.checks import contract, cuda, device, folder_test, kernel_test, libraries, serves
 from builder.checks.contract import check_entry, check_programs, check_static, check_steps
 from builder.checks.cuda import check_architectures, check_code_paths
 from builder.checks.libraries import (
@@ -331,7 +331,7 @@ CHECKS_OF_PROGRAMS = (
     Row("device", device.check_device, "a card", 15),
     Row("preset", device.check_preset, "a card", 15),
     Row("numbers", kernel_test.check_kernels, "a card", 18, "kernels on a simulated card"),
-    Row("numbers", logit_test.check, "a card", 17, "the server's numbers"),
+    Row("numbers", folder_test.check, "a card", 17, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), "a recipe", 4),  # when all rules are used
 )
 """Programs of the image are run, in containers."""

@@ -12,9 +12,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,22 +21,29 @@ from pydantic import ValidationError
 
 from builder.checks import serves, simulated
 from builder.checks.device import UNUSED, refused
+from builder.checks.logit_test import (
+    KIND,
+    NAMED,
+    PROMPT,
+    THREE,
+    TOKENS,
+    check_continued,
+    numbers_of,
+    three_answers,
+)
 from builder.checks.server import (
     Completion,
     Continued,
     NotServingError,
-    Server,
     ServeSpec,
     UnansweredError,
     continued_folder,
-    described,
-    difference,
     launched,
     shared_folder,
 )
 from builder.checks.simulated import SimulatedServer
-from builder.checks.subject import Context, InapplicableError
-from builder.checks.verdict import Check
+from builder.checks.subject import Context, InapplicableError, on_a_card
+from builder.checks.verdict import Check, CheckState
 from builder.core.errors import UntriedError, listed
 from builder.docker import containers
 from builder.presets import made_models
@@ -51,13 +57,7 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-KIND = "numbers"
-TOKENS = 16
-PROMPT = "Numbers of a card and of a CPU are equal."
-OTHER = "Another text is beside it."
-CARD = "card and CPU"
 SHOWN_OUTPUT = 300  # characters of a failed reference
-NAMED = 6  # kernels, or operators, that a check names
 COMPUTED, CUBLAS, LEFT = "launches computed", "products of cuBLAS", "launches not computed"
 BY_TORCH = "operators by PyTorch's code for CPUs"
 WHO = (COMPUTED, CUBLAS, LEFT, BY_TORCH)
@@ -76,18 +76,10 @@ SHOWN = 94  # the first tokens of the folder's vocabulary are ASCII's characters
 SEED = 7
 
 
-@dataclass(frozen=True, slots=True)
-class FolderTrial:
-    """A model, and how far the logarithms of its probabilities may differ."""
-
-    name: str
-    limit: float
-    fp8: bool = False
-
-
-# The reference has single precision.  vLLM 0.20.2 is at most 0.06 from it in BF16, and 0.4 in FP8,
-# where a last bit of BF16 turns the rounding of an input: a limit is about twice that.
-TRIALS = (FolderTrial("Qwen3 BF16", 0.15), FolderTrial("Qwen3 FP8", 0.8, fp8=True))
+# How far logarithms may differ from the reference, which has single precision.  vLLM 0.20.2 is at
+# most 0.06 from it in BF16, and 0.4 in FP8, where a last bit of BF16 turns the rounding of an
+# input: a limit is about twice that.
+LIMITS = {"BF16": 0.15, "FP8": 0.8}
 
 
 def write_random_folder(folder: Path, *, fp8: bool = False) -> None:
@@ -145,63 +137,52 @@ def reference(image: str, folder: Path, seconds: float) -> Continued:
         raise UntriedError(what, done.output[-SHOWN_OUTPUT:]) from error
 
 
-def numbers(context: Context) -> Iterator[Check]:
-    """The server's answers on a card that computes, against PyTorch on the CPU.
+def check(context: Context) -> Iterator[Check]:
+    """The server's answers on a card that computes, against answers of the CPU."""
+    return on_a_card(_checks(context), KIND, "the server", "the numbers of its CPU")
 
-    Raises ``InapplicableError`` where it is not known how its kernels can be computed.
-    """
-    folder = context.folder
-    if folder is None or not folder.numbers:
+
+def _checks(context: Context) -> Iterator[Check]:
+    work, rules = shared_folder(context.work / "server-numbers"), context.rules
+    own = _of_folder(context, work) if context.folder else numbers_of(context).checks(work)
+    for found in own:
+        if found.state is CheckState.FAILED and rules.accepts(KIND, found.subject):
+            offender = (found.subject, found.found)
+            yield rules.check(KIND, found.subject, found.expected, [offender])
+        else:
+            yield found
+
+
+def _of_folder(context: Context, work: Path) -> Iterator[Check]:
+    if not (context.folder and context.folder.numbers):
         raise InapplicableError("most of its kernels have no PTX that a card could compute")
-    image, work = context.simulated, shared_folder(context.work / "server-numbers")
-    update = {
-        "arguments": [*image.serve.arguments, *folder.numbers],
-        "env": {**image.serve.env, **folder.numbers_env},
-    }
-    image = replace(image, serve=image.serve.model_copy(update=update))
-    for trial in TRIALS:
-        yield from _checks(image, context.card, trial, shared_folder(work / trial.name))
+    for kind in LIMITS:
+        yield from _of_weights(kind, context.simulated, context.card, shared_folder(work / kind))
 
 
-def _checks(image: SimulatedServer, card: Card, trial: FolderTrial, work: Path) -> Iterator[Check]:
-    model, seconds = work / serves.FOLDER_NAME, float(image.serve.seconds)
-    write_random_folder(model, fp8=trial.fp8)
-    before = reference(image.reference, model, seconds)
+def _of_weights(kind: str, image: SimulatedServer, card: Card, work: Path) -> Iterator[Check]:
+    model, seconds, name = work / serves.FOLDER_NAME, float(image.serve.seconds), f"Qwen3 {kind}"
+    write_random_folder(model, fp8=kind == "FP8")
+    expected = reference(image.reference, model, seconds)
     with image.on_torch([card], work / "simulator") as simulation:
-        spec = ServeSpec(model, serves.FOLDER_CONTEXT, simulator=simulation.mounts, compiles=True)
+        options = image.folder.numbers if image.folder else ()
+        mounts, context = simulation.mounts, serves.FOLDER_CONTEXT
+        spec = ServeSpec(model, context, extra=options, simulator=mounts, compiles=True)
         with launched(image.reference, image.serve, image.port, spec) as server:
-            answers: Mapping[str, Continued] = {}
+            answers: Sequence[Continued] = ()
             started, why = None, ""
             try:
                 server.wait(seconds)
                 started = simulation.settled()
-                answers = _answers(server, seconds)
+                ask = partial(continued_folder, server, seconds=seconds)
+                answers = three_answers(ask, ask)  # it uses its cache unasked
             except (NotServingError, UnansweredError) as error:
                 why = server.explained(error)
             report = simulation.settled()
-    yield check_share(f"{trial.name}: kernels", started, report, why)
-    for name, found in answers.items():
-        compared, expected = difference(before, found), f"logarithms within {trial.limit:g}"
-        good = len(compared.distances) == min(compared.equal + 1, TOKENS)
-        text = described(compared, TOKENS, trial.limit)
-        good = good and compared.within(trial.limit)
-        yield Check.of(KIND, f"{trial.name}: {name}", f"the same text, {expected}", text, good)
-        before = answers[CARD]
-
-
-def _answers(server: Server, seconds: float) -> Mapping[str, Continued]:
-    """By check, the prompt continued: alone, again with the cache, and beside another one."""
-    alone = continued_folder(server, PROMPT, TOKENS, seconds)
-    again = continued_folder(server, PROMPT, TOKENS, seconds)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(continued_folder, server, PROMPT, TOKENS, seconds)
-        pool.submit(continued_folder, server, OTHER, TOKENS, seconds).result()
-        beside = first.result()
-    return {
-        CARD: alone,
-        "after a reuse of the cache": again,
-        "beside another prompt": beside,
-    }
+    yield check_share(f"{name}: kernels", started, report, why)
+    for subject, found in zip(THREE, answers, strict=False):
+        yield check_continued(f"{name}: {subject}", expected, found, LIMITS[kind])
+        expected = answers[0]
 
 
 def check_share(
@@ -218,12 +199,10 @@ def check_share(
     done, by = _done(report) - _done(started), Counter[str]()
     for (who, _), count in done.items():
         by[who] += count
-    shares = [f"{who} {by[who]} ({by[who] / by.total():.0%})" for who in WHO if by[who]]
-    operators = [name for (who, name), _ in done.most_common() if who == BY_TORCH]
-    named = (
-        f"{', '.join(shares)}: {listed(operators, NAMED, ', ')}" if operators else ", ".join(shares)
-    )
-    found = "; ".join(filter(None, (named, *refused(report)[:NAMED], why)))
+    shares = ", ".join(f"{who} {by[who]} ({by[who] / by.total():.0%})" for who in WHO if by[who])
+    if operators := [name for (who, name), _ in done.most_common() if who == BY_TORCH]:
+        shares += f": {listed(operators, NAMED, ', ')}"
+    found = "; ".join(filter(None, (shares, *refused(report)[:NAMED], why)))
     # A version may know other options than the check's, and its users start it without them: the
     # check "device" does, too.
     refused_options = started is None and why and not report.violations
@@ -237,9 +216,9 @@ def _done(report: Report | None) -> Counter[tuple[str, str]]:
     """Launches, and products of cuBLAS, by who did them and their name."""
     found = Counter[tuple[str, str]]()
     for each in report.launches if report else ():
-        computed = 0 if each.file == BY_PROGRAM else each.computed
-        found[COMPUTED, each.kernel] += computed
-        found[BY_TORCH if each.file == BY_PROGRAM else LEFT, each.kernel] += each.count - computed
+        left = BY_TORCH if each.file == BY_PROGRAM else LEFT
+        found[COMPUTED, each.kernel] += each.computed
+        found[left, each.kernel] += each.count - each.computed
     for name, count in report.called.items() if report else ():
         found[CUBLAS, name] += count * (PRODUCT.match(name) is not None)
     return found

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
+from inspect import getsource
 from itertools import accumulate, count
 from pathlib import Path
 from typing import NamedTuple
@@ -264,8 +265,10 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
 
 
 def program_key() -> str:
-    """12 hex digits over the sources that are added to a tree's own program."""
-    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPLACED} {OLD_REPLACED}", (".",))
+    """12 hex digits over the sources that are added to a tree's own program, and its changes."""
+    changes = [*map(getsource, (modern, with_more_cases, with_ours))]
+    texts = LIST.pattern, REPLACED, OLD_LIST, OLD_END, OLD_REPLACED, OLD_CASE.pattern
+    return key_of(installed() / SOURCES, f"{changes} {texts}", (".",))
 
 
 def modern(source: str) -> str:

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from builder.checks import folder_test
 from builder.checks.device import UNUSED, refused
 from builder.checks.options import help_options, option_text, option_values
 from builder.checks.server import (
@@ -32,7 +31,7 @@ from builder.checks.server import (
     shared_folder,
 )
 from builder.checks.simulated import SimulatedServer, Simulation
-from builder.checks.subject import Context, InapplicableError, on_a_card
+from builder.checks.subject import Context, InapplicableError
 from builder.checks.verdict import Check, CheckState
 from builder.core.errors import listed
 from builder.engines.servers import API_FLAVORS
@@ -207,6 +206,8 @@ KIND = "numbers"
 DRAFTS_BY, UNDRAFTED = "drafts by ", "the text without drafts"
 UNCOMPARED = "the server's drafts"
 """The subject of the check that names ways to draft that were not compared."""
+THREE = ("card and CPU", "after a reuse of the cache", "beside another prompt")
+"""The subjects of the checks of ``three_answers``."""
 NAMED = 6  # kernels that a check names
 RACE_SECONDS = 120.0
 """For an answer while kernels are searched for races; after one, a server may never answer."""
@@ -315,7 +316,7 @@ class ModelNumbers:
             return
         (alone, again, beside), report = found
         yield check_kernels(f"{self._name}: kernels", report)
-        same = self._compared("card and CPU", on_cpu, alone, report)
+        same = self._compared(THREE[0], on_cpu, alone, report)
         if not same.passed and self.numbers.reads_models:
             same = replace(same, found=f"{same.found}; {self._first_wrong_layer()}")
         if same.passed and report is not None:
@@ -326,8 +327,8 @@ class ModelNumbers:
             reuse = f"; {cached} of {alone.read} tokens of the prompt were in the cache"
         compared = [
             same,
-            self._compared("after a reuse of the cache", alone, again, report, reuse),
-            self._compared("beside another prompt", alone, beside, report),
+            self._compared(THREE[1], alone, again, report, reuse),
+            self._compared(THREE[2], alone, beside, report),
         ]
         for number, each in enumerate(compared):
             if not each.passed:
@@ -423,16 +424,11 @@ class ModelNumbers:
         limit: float | None = None,
     ) -> Check:
         limit = self.trial.limit if limit is None else limit
-        compared = difference(wanted, found)
-        # llama.cpp has no probabilities of tokens that were drafted.
-        tokens = len(wanted.tokens)
-        known = drafted or len(compared.distances) == min(compared.equal + 1, tokens)
-        agrees = known and compared.within(limit)
-        text = f"{described(compared, tokens, limit)}{more}"
-        if not agrees and report is not None:
-            text += f"; {_suspects(report.kernels - self.agreeing)}"
-        expected = f"the same text, logarithms of probabilities within {limit:g}"
-        return Check.of(KIND, f"{self._name}: {subject}", expected, text, agrees)
+        subject = f"{self._name}: {subject}"
+        check = check_continued(subject, wanted, found, limit, more, drafted=drafted)
+        if check.passed or report is None:
+            return check
+        return replace(check, found=f"{check.found}; {_suspects(report.kernels - self.agreeing)}")
 
     def _unanswered(self, subject: str, failed: _Failed) -> Check:
         """The faults of its kernels are named as the cause."""
@@ -481,8 +477,8 @@ class ModelNumbers:
             except (NotServingError, UnansweredError) as error:
                 refuses = isinstance(error, NotServingError)
                 unknown = refuses and UNKNOWN in server.container.end_of_log()
-                why = str(error) if refuses else server.explained(error)
-                return _Failed(why, simulation.settled() if simulation else None, unknown)
+                report = simulation.settled() if simulation else None
+                return _Failed(server.explained(error), report, unknown)
             return answer, simulation.settled() if simulation else None
 
 
@@ -508,30 +504,41 @@ def _alone(server: Server, seconds: float = SECONDS) -> Continued:
     return continued(server, PROMPT, TOKENS, seconds=seconds)
 
 
-def _three(server: Server) -> tuple[Continued, Continued, Continued]:
+def _three(server: Server) -> Sequence[Continued]:
+    return three_answers(partial(continued, server), partial(continued, server, cached=True))
+
+
+Ask = Callable[[str, int], Continued]
+"""A prompt is continued by so many tokens."""
+
+
+def three_answers(ask: Ask, ask_cached: Ask) -> Sequence[Continued]:
     """The prompt, continued alone, again with the cache, and while another one is."""
-    alone, again = _alone(server), continued(server, PROMPT, TOKENS, cached=True)
+    alone, again = ask(PROMPT, TOKENS), ask_cached(PROMPT, TOKENS)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(_alone, server)
-        other = pool.submit(continued, server, OTHER, TOKENS)
-        other.result()
+        first = pool.submit(ask, PROMPT, TOKENS)
+        pool.submit(ask, OTHER, TOKENS).result()
         return alone, again, first.result()
 
 
-def check(context: Context) -> Iterator[Check]:
-    """The server's answers on a card that computes, against the answers of its CPU."""
-    own = folder_test.numbers if context.folder else _checks
-    return on_a_card(own(context), KIND, "the server", "the numbers of its CPU")
+def check_continued(
+    subject: str,
+    wanted: Continued,
+    found: Continued,
+    limit: float,
+    more: str = "",
+    *,
+    drafted: bool = False,
+) -> Check:
+    """Whether two texts are equal, and the logarithms of their probabilities within a limit.
 
-
-def _checks(context: Context) -> Iterator[Check]:
-    work = shared_folder(context.work / "server-numbers")
-    for found in numbers_of(context).checks(work):
-        if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
-            offender = (found.subject, found.found)
-            yield context.rules.check(KIND, found.subject, found.expected, [offender])
-        else:
-            yield found
+    ``drafted``: llama.cpp has no probabilities of tokens that were drafted.
+    """
+    compared, tokens = difference(wanted, found), len(wanted.tokens)
+    known = drafted or len(compared.distances) == min(compared.equal + 1, tokens)
+    text = f"{described(compared, tokens, limit)}{more}"
+    expected = f"the same text, logarithms of probabilities within {limit:g}"
+    return Check.of(KIND, subject, expected, text, known and compared.within(limit))
 
 
 def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:

@@ -597,7 +597,9 @@ class Server:
             raise NotServingError(f"ended with exit status {state.status}; {self._log()}")
 
     def explained(self, error: Exception) -> str:
-        """An error, and how the server ended, where it did."""
+        """An error, and how the server ended, where it did and the error does not say it."""
+        if isinstance(error, NotServingError):
+            return str(error)
         try:
             self.require_running(ENDING)
         except NotServingError as ended:

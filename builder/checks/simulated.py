@@ -309,6 +309,7 @@ class SimulatedServer:
         """As ``on``, for a server on PyTorch: kernels are computed whose PTX the wheels have or
         Triton makes; PyTorch's own operators are done by its code for CPUs."""
         own = {"PYTHONPATH": OF_TORCH, "SIMULATOR_PTX": KEPT}
+        own |= self.folder.numbers_env if self.folder else {}
         with simulation(
             libraries(self.cache, self.devel, self.log, computes=True),
             config_files(cards, None, self._code, Compute(KEPT, False, False)),

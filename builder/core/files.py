@@ -121,12 +121,7 @@ def _opened(file: Path) -> int:
     except OSError as error:
         if is_disk_full(error):
             raise
-        raise WorldError(
-            f"the lock file {file} cannot be used",
-            "it is a link" if file.is_symlink() else error.strerror or str(error),
-            f"{_removed(file)}; or set BUILDER_CACHE_DIR and BUILDER_STATE_DIR to directories of "
-            "your own",
-        ) from error
+        raise _unusable(f"the lock file {file} cannot be used", file, error) from error
 
 
 @contextmanager
@@ -289,17 +284,25 @@ def own_file(file: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         if is_disk_full(error):
             raise
-        why = f"it is a link to {file.readlink()}" if file.is_symlink() else error.strerror
-        raise WorldError(f"cannot write to {file}", why or str(error), _removed(file)) from error
+        raise _unusable(f"cannot write to {file}", file, error) from error
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise WorldError(f"cannot write to {file}", "it is no file", _removed(file))
+        raise _unusable(f"cannot write to {file}", file, OSError("it is no file"))
     with os.fdopen(opened, "a+b") as stream:
         yield stream
 
 
-def _removed(path: Path) -> str:
-    return f"find out who created it, then remove it: `rm -r {shlex.quote(str(path))}`"
+def _unusable(what: str, file: Path, error: OSError) -> WorldError:
+    """The hint names what is in the place of a file, or of a directory above it."""
+    there = next(each for each in (file, *file.parents) if os.path.lexists(each))
+    why, hint = error.strerror or str(error), "name directories of your own: BUILDER_CACHE_DIR, "
+    hint += "BUILDER_STATE_DIR, BUILDER_MODELS_DIR"
+    if there == file or not there.is_dir():
+        which = "it" if there == file else there
+        why = f"{which} is a link to {there.readlink()}" if there.is_symlink() else why
+        shown = shlex.quote(str(there))
+        hint = f"find out who created {shown}, then remove it: `rm -r {shown}`; or {hint}"
+    return WorldError(what, why, hint)
 
 
 # Directories that are made once for a key, and removed when no run uses them any more.

@@ -34,7 +34,6 @@ from builder.recipes.fields import PLAIN, Commit, Model, Name, Sha256, Text, Val
 from simulator.work import Work, WorkPath
 
 M = TypeVar("M", bound=BaseModel)
-DIRECTORY = "/models"  # the models directory in a container
 TRIALS = "trials"  # the directory of what images showed without a GPU
 DIRECTORY = "/models"  # the models directory in a container
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}

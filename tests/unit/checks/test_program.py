@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from builder.checks import kernel_test
 from builder.core.farm import installed
@@ -53,6 +57,23 @@ def test_a_source_of_2024_gets_our_main_and_a_function_that_lists_its_cases() ->
         assert left_out not in made
     assert after.endswith('return test_cases;\n}\n#include "old_main.h"\n')
     assert '#include "cases.cpp"' in kernel_test.with_more_cases(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("OLD_CASE", re.compile("another case")),
+        ("OLD_END", "// another end"),
+        ("with_ours", kernel_test.with_more_cases),
+    ],
+)
+def test_a_program_whose_source_is_changed_otherwise_is_another(
+    name: str, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kernel_test.program_key()
+    assert kernel_test.program_key() == before
+    monkeypatch.setattr(kernel_test, name, other)
+    assert kernel_test.program_key() != before
 
 
 # Two cases as test-backend-ops computes them: numbers are drawn, tensors with sentinels between

@@ -32,7 +32,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     for target in (other, tmp_path / "absent"):
         file = tmp_path / "b.part"
         file.symlink_to(target)
-        assert f"it is a link to {target}" in refused(file)
+        assert f"is a link to {target}" in refused(file)
         file.unlink()
     assert other.read_bytes() == b"mine"
     assert not (tmp_path / "absent").exists()
@@ -48,5 +48,11 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
-    refused(tmp_path / "a" / "b.part")
-    refused(tmp_path / "a" / "b" / "c.part")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("a/b.part", "a/b/c.part", "link/b.part"):
+        assert f"`rm -r {tmp_path / name.partition('/')[0]}`" in refused(tmp_path / name)
+
+
+def test_the_directory_of_another_is_never_to_be_removed() -> None:
+    assert "rm -r" not in refused(Path("/proc/x.part"))
+    assert "BUILDER_MODELS_DIR" in refused(Path("/proc/x/y.part"))
