@@ -231,7 +231,6 @@ def plan(
         entrypoint=_hashed(own, names),
         base=base,
         tools=tools,
-        lock=inputs.lock_at(catalog.root),
         debian=inputs.debian_packages(
             entry, family.debian(recipe, platforms), inputs.suite_of(catalog, recipe.base)
         ),

@@ -4,11 +4,13 @@ registries with a password and a certificate of one's own."""
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,17 +21,20 @@ import pytest
 import requests
 import trustme
 
-from builder.publish import verdicts
+from builder.publish import lock
 from builder.publish.registry import Repository
+from builder.publish.signing import signed_by
 from builder.publish.verdicts import (
     REPRODUCTION,
     REPRODUCTION_SIGNATURE,
     REPRODUCTION_TEXT,
+    AttachedFile,
     referrers,
 )
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.publishing import made, own, tags, verified
+from support.registries import attach
 from support.smoke_tests import docker
 
 pytestmark = [
@@ -86,7 +91,7 @@ def test_an_image_that_is_built_again_gets_a_signed_statement(
         entry["annotations"][each] for each in (REPRODUCTION_TEXT, REPRODUCTION_SIGNATURE)
     )
     assert json.loads(text)["digest"] == image["digest"]
-    assert verdicts.signed_by(text, signature, str(key.with_name("cosign.pub")), tmp_path / "work")
+    assert signed_by(text, signature, str(key.with_name("cosign.pub")), tmp_path / "work")
 
 
 def test_an_image_that_only_the_registry_has_is_built_again(
@@ -155,20 +160,22 @@ def test_what_belongs_to_an_image_is_attached(
     assert f"has no tag {own(other)}" in done.stderr
 
 
-def test_a_recipe_from_elsewhere_is_written_nowhere_else(
+def test_a_lock_from_elsewhere_is_written_nowhere_else(
     image: dict[str, Any], push: Any, tmp_path: Path
 ) -> None:
-    from builder.publish.attachments import RECIPE
-    from builder.publish.verdicts import AttachedFile
-    from support.registries import attach
-
     push()
     repository = Repository(image["references"][0].rpartition(":")[0], print)
     manifest = repository.manifest("1")
     assert manifest is not None
-    attach(repository, manifest, RECIPE, {}, [AttachedFile("../../out.toml", RECIPE, b"x = 1\n")])
-    done = push("1", "--output", tmp_path / "a" / "b", command="recipe export", expect=12)
-    assert "has a file with the path '../../out.toml'" in done.stderr
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        member = tarfile.TarInfo("signed/../../../out.toml")
+        member.size = 6
+        tar.addfile(member, io.BytesIO(b"x = 1\n"))
+    file = AttachedFile("signed", lock.LAYER, packed.getvalue())
+    attach(repository, manifest, lock.KIND, {}, [file])
+    done = push("1", "--output", tmp_path / "a" / "b", command="recipe lock", expect=5)
+    assert "out.toml" in done.stderr
     assert not list(tmp_path.rglob("out.toml"))
 
 
