@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.publish import verdicts
+from builder.publish.signing import sign_text
 from builder.publish.verdicts import (
     REPRODUCTION_SIGNATURE,
     REPRODUCTION_TEXT,
@@ -22,5 +22,5 @@ def statement(digest: str, day: int, key: Path | None) -> dict[str, str]:
         return {REPRODUCTION_TEXT: text}
     return {
         REPRODUCTION_TEXT: text,
-        REPRODUCTION_SIGNATURE: verdicts.sign_text(text, str(key), key.parent / "signing"),
+        REPRODUCTION_SIGNATURE: sign_text(text, str(key), key.parent / "signing"),
     }
