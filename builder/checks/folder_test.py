@@ -19,28 +19,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from builder.checks import serves, simulated
+from builder.checks import logit_test, serves, simulated
+from builder.checks import server as serving
 from builder.checks.device import UNUSED, refused
-from builder.checks.logit_test import (
-    KIND,
-    NAMED,
-    PROMPT,
-    THREE,
-    TOKENS,
-    check_continued,
-    numbers_of,
-    three_answers,
-)
-from builder.checks.server import (
-    Completion,
-    Continued,
-    NotServingError,
-    ServeSpec,
-    UnansweredError,
-    continued_folder,
-    launched,
-    shared_folder,
-)
+from builder.checks.logit_test import KIND, PROMPT, TOKENS
+from builder.checks.server import Continued, shared_folder
 from builder.checks.simulated import SimulatedServer
 from builder.checks.subject import Context, InapplicableError, on_a_card
 from builder.checks.verdict import Check, CheckState
@@ -131,7 +114,9 @@ def reference(image: str, folder: Path, seconds: float) -> Continued:
     words = [f"{simulated.OF_TORCH}/reference.py", "/model", str(TOKENS), PROMPT]
     done = containers.run(image, words, entrypoint="python3", timeout=seconds, extra=options)
     try:
-        return Completion.model_validate_json(done.output.strip().rpartition("\n")[2]).continued
+        return serving.Completion.model_validate_json(
+            done.output.strip().rpartition("\n")[2]
+        ).continued
     except ValidationError as error:
         what = "PyTorch of the image does not continue the text on the CPU"
         raise UntriedError(what, done.output[-SHOWN_OUTPUT:]) from error
@@ -144,7 +129,9 @@ def check(context: Context) -> Iterator[Check]:
 
 def _checks(context: Context) -> Iterator[Check]:
     work, rules = shared_folder(context.work / "server-numbers"), context.rules
-    own = _of_folder(context, work) if context.folder else numbers_of(context).checks(work)
+    own = (
+        _of_folder(context, work) if context.folder else logit_test.numbers_of(context).checks(work)
+    )
     for found in own:
         if found.state is CheckState.FAILED and rules.accepts(KIND, found.subject):
             offender = (found.subject, found.found)
@@ -167,21 +154,21 @@ def _of_weights(kind: str, image: SimulatedServer, card: Card, work: Path) -> It
     with image.on_torch([card], work / "simulator") as simulation:
         options = image.folder.numbers if image.folder else ()
         mounts, context = simulation.mounts, serves.FOLDER_CONTEXT
-        spec = ServeSpec(model, context, extra=options, simulator=mounts, compiles=True)
-        with launched(image.reference, image.serve, image.port, spec) as server:
+        spec = serving.ServeSpec(model, context, extra=options, simulator=mounts, compiles=True)
+        with serving.launched(image.reference, image.serve, image.port, spec) as server:
             answers: Sequence[Continued] = ()
             started, why = None, ""
             try:
                 server.wait(seconds)
                 started = simulation.settled()
-                ask = partial(continued_folder, server, seconds=seconds)
-                answers = three_answers(ask, ask)  # it uses its cache unasked
-            except (NotServingError, UnansweredError) as error:
+                ask = partial(serving.continued_folder, server, seconds=seconds)
+                answers = logit_test.three_answers(ask, ask)  # it uses its cache unasked
+            except (serving.NotServingError, serving.UnansweredError) as error:
                 why = server.explained(error)
             report = simulation.settled()
     yield check_share(f"{name}: kernels", started, report, why)
-    for subject, found in zip(THREE, answers, strict=False):
-        yield check_continued(f"{name}: {subject}", expected, found, LIMITS[kind])
+    for subject, found in zip(logit_test.THREE, answers, strict=False):
+        yield logit_test.check_continued(f"{name}: {subject}", expected, found, LIMITS[kind])
         expected = answers[0]
 
 
@@ -201,8 +188,8 @@ def check_share(
         by[who] += count
     shares = ", ".join(f"{who} {by[who]} ({by[who] / by.total():.0%})" for who in WHO if by[who])
     if operators := [name for (who, name), _ in done.most_common() if who == BY_TORCH]:
-        shares += f": {listed(operators, NAMED, ', ')}"
-    found = "; ".join(filter(None, (shares, *refused(report)[:NAMED], why)))
+        shares += f": {listed(operators, logit_test.NAMED, ', ')}"
+    found = "; ".join(filter(None, (shares, *refused(report)[: logit_test.NAMED], why)))
     # A version may know other options than the check's, and its users start it without them: the
     # check "device" does, too.
     refused_options = started is None and why and not report.violations

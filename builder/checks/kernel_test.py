@@ -133,11 +133,14 @@ def groups() -> Sequence[Group]:
     return read_model(FILE, _File).group
 
 
-def groups_of(cases: Sequence[Case]) -> Sequence[Group]:
-    """All groups for the cases of a tree, with one for the operations that no other group has."""
-    found = {case.operation for group in groups() for case in group.chosen(cases)}
-    left = sorted({case.operation for case in cases if case.supported} - found)
-    return [*groups(), *([Group(title=OTHERS, operations=left)] if left else [])]
+def chosen_of(cases: Sequence[Case]) -> Sequence[tuple[Group, list[Case]]]:
+    """The chosen cases of a tree by group, with a group for the operations that a card computes
+    and no other group does."""
+    found = [(group, group.chosen(cases)) for group in groups()]
+    known = {case.operation for _, chosen in found for case in chosen if case.supported}
+    left = [case for case in cases if case.supported and case.operation not in known]
+    others = Group(title=OTHERS, operations=sorted({case.operation for case in left}))
+    return [*found, *([(others, others.chosen(left))] if left else [])]
 
 
 def chains(output: str) -> list[Case]:
@@ -388,15 +391,14 @@ class NumbersTrial:
         """
         listed, chains = self._listed()
         self.operations = {case.operation for case in (*listed, *chains) if case.supported}
-        parts = groups_of([*listed, *chains])
-        chosen = {each.title: each.chosen([*listed, *chains]) for each in parts}
-        wanted = {case.name for found in chosen.values() for case in found}
+        chosen = chosen_of([*listed, *chains])
+        wanted = {case.name for _, cases in chosen for case in cases}
         compared: dict[str, CaseResult] = {}
         for part in (listed, chains):  # a run computes its cases in the tree's order
             found = self._compare([case for case in part if case.name in wanted])
             compared |= {each.case.name: each for each in found}
-        for group in parts:
-            yield group, [compared[case.name] for case in chosen[group.title]]
+        for group, cases in chosen:
+            yield group, [compared[case.name] for case in cases]
 
     def outputs(self, case: Case) -> Report | None:
         """The card's report on a case alone, with a checksum of the values that each launch

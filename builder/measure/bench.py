@@ -102,8 +102,8 @@ def compare(first: Benchmark, second: Benchmark) -> dict[str, list[dict[str, Any
 
 def _row(first: Point, second: Point) -> dict[str, Any]:
     one, other = ([run.tokens_per_second for run in each.runs] for each in (first, second))
-    if not one or not other:
-        raise ValueError("one of them has no runs")
+    if not any(one) or not any(other):
+        raise ValueError("one of them has no runs, or no speed")
     means = statistics.fmean(one), statistics.fmean(other)
     interval = ratio_interval(one, other)
     shown = interval is not None and not interval[0] <= 1 <= interval[1]

@@ -157,13 +157,14 @@ def test_operations_of_a_group_are_told_apart() -> None:
     assert group.chosen([*listed, Case("GROUP_NORM", "ne=1")]) == listed[:2]
 
 
-def test_an_operation_that_no_group_has_gets_its_first_case() -> None:
-    new = Case("NEW_OP", "ne=7"), Case("NEW_OP", "ne=8"), Case("ON_CPU", "ne=7", supported=False)
+def test_an_operation_that_no_group_computes_gets_its_first_case_on_a_card() -> None:
+    lacking = Case("NEW_OP", "ne=6", supported=False), Case("ADD", "ne=7", supported=False)
+    new, on_cpu = Case("NEW_OP", "ne=7"), Case("ON_CPU", "ne=7", supported=False)
     known = product("q4_0", 1)
-    *groups, others = kernel_test.groups_of([known, *new])
-    assert groups == [*kernel_test.groups()]
-    assert others.chosen([known, *new]) == [new[0]]
-    assert [*kernel_test.groups_of([known])] == groups
+    *chosen, (others, cases) = kernel_test.chosen_of([known, *lacking, new, on_cpu])
+    assert [group for group, _ in chosen] == [*kernel_test.groups()]
+    assert (others.title, cases) == (kernel_test.OTHERS, [new])
+    assert [group for group, _ in kernel_test.chosen_of([known])] == [*kernel_test.groups()]
 
 
 def test_the_groups_of_the_farm_are_chosen_by_what_they_say() -> None:

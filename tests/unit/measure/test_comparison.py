@@ -70,3 +70,10 @@ def test_a_newer_driver_is_worth_knowing_and_no_other_hardware() -> None:
 def test_benchmarks_without_a_common_context() -> None:
     with pytest.raises(ValueError, match="no context size in common"):
         compare(benchmark([1.0]), benchmark([1.0], context=None))
+
+
+@pytest.mark.parametrize("speeds", [[], [0.0, 0.0]])
+def test_a_benchmark_without_a_speed_is_not_compared(speeds: list[float]) -> None:
+    for pair in ((speeds, [1.0, 2.0]), ([1.0, 2.0], speeds)):
+        with pytest.raises(ValueError, match="no speed"):
+            compare(*map(benchmark, pair))
