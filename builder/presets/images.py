@@ -174,7 +174,7 @@ class Images:
             image = docker.image(digest)
             if image is None or image.platform != self.platform:
                 continue
-            # Of the recipe, or of a frozen recipe of its channel.
+            # The recipe made it, or a frozen recipe of its channel.
             frozen = self.channel and image.labels.get(VERSION, "").startswith(f"{self.channel}-")
             if image.labels.get(LABEL_RECIPE) != self.recipe.name and not frozen:
                 continue

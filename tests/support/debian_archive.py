@@ -38,7 +38,7 @@ class DebianArchive:
     lists: dict[str, dict[str, str]] = field(default_factory=dict)
     """The stanza of each package, by architecture and name."""
     security: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The same of the security updates."""
+    """The stanzas of the security updates."""
 
     @property
     def sources(self) -> list[AptSource]:

@@ -262,7 +262,9 @@ EXAMPLES = {
             "builder/presets/exports.py": inserted(
                 ("# The formats of ``builder export``.", EXPORT), ("FORMATS: ", ROW)
             ),
-            "builder/cli/run.py": inserted(('    COMPOSE = "compose"', '    TINY = "tiny"')),
+            "builder/cli/run.py": inserted(
+                ('Format = Literal["compose"', 'Format = Literal[Format, "tiny"]')
+            ),
             "docs/run.md": inserted(("| `compose` |", "| `tiny` | x | y | z |")),
         },
         ("export", "qwen3.6-27b-dflash@5090-laptop", "--format", "tiny", "--allow-incomplete"),
