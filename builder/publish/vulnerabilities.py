@@ -322,10 +322,10 @@ def _predicate(done: Scan, reasons: Mapping[Found, str]) -> dict[str, Any]:
     scanner |= {"db": {"lastUpdate": done.database}} if done.database else {}
     scanner["result"] = results = []
     for each, why in reasons.items():
-        told = {**each._asdict(), "accepted": why}
-        severity = [{"method": done.scanner, "score": told.pop("severity")}]
-        head = {"id": told.pop("id"), "severity": severity}
-        results.append({**head, "annotations": [{n: value for n, value in told.items() if value}]})
+        shown = {**each._asdict(), "accepted": why}
+        severity = [{"method": done.scanner, "score": shown.pop("severity")}]
+        head = {"id": shown.pop("id"), "severity": severity}
+        results.append({**head, "annotations": [{n: value for n, value in shown.items() if value}]})
     times = {"scanStartedOn": done.started, "scanFinishedOn": datetime.now(UTC)}
     metadata = {name: f"{time:%Y-%m-%dT%H:%M:%SZ}" for name, time in times.items()}
     return {"scanner": scanner, "metadata": metadata}

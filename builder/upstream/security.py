@@ -21,11 +21,12 @@ from builder.recipes.schema import BaseRecipe, Recipe
 from builder.upstream.locks import SHIPPED, DebianSession
 from builder.upstream.update import DIGEST_DIGITS, FrozenRecipe, extended, frozen_entry
 
+Texts = Mapping[str, str]  # of the files of a recipe, by their paths below ``recipes/``
 NAMED = 5  # packages in the reason of a move
 
 
 def secured(
-    frozen: FrozenRecipe, session: DebianSession, folder: Path, served: Mapping[str, str]
+    frozen: FrozenRecipe, session: DebianSession, folder: Path, served: Texts
 ) -> tuple[FrozenRecipe, str]:
     """A frozen recipe with new Debian locks, if a package of its image has a security update; and
     the updates that the image which is ``served`` lacks, as a reason to move; else empty.
@@ -51,10 +52,10 @@ def secured(
         lock = session.lock(base)
         total.update(repr(lock and lock.install).encode())
         name = f"{base.name}-{total.hexdigest()[:DIGEST_DIGITS]}"
-        bases.append(_moved(base, BaseRecipe, name, below, lock, folder / "bases", served))
+        bases.append(_moved(base, name, below, lock, folder, served))
         below = name
     own = session.lock(frozen.entry)
-    entry = _moved(frozen.entry, Recipe, frozen.name, below, own, folder, served)
+    entry = _moved(frozen.entry, frozen.name, below, own, folder, served)
     made = frozen._replace(entry=entry, bases=tuple(bases), catalog=extended(catalog, entry, bases))
     return made, f"Debian's security updates: {listed(why, NAMED, ', ')}" if why else ""
 
@@ -63,17 +64,14 @@ NIGHTS = re.compile(r"bases/locks/(.+)-[0-9a-f]{12}\.debian\.toml")
 """The path of a lock that a night made for a base."""
 
 
-def is_secured(served: Mapping[str, str]) -> bool:
+def is_secured(served: Texts) -> bool:
     """Whether the recipe of an image has locks that an earlier night made: then the locks of the
     farm, which may be older, are no longer enough."""
     return any(map(NIGHTS.fullmatch, served))
 
 
 def _updates(
-    session: DebianSession,
-    entry: AnyEntry,
-    found: Mapping[str, tuple[str, str]],
-    served: Mapping[str, str],
+    session: DebianSession, entry: AnyEntry, found: Mapping[str, tuple[str, str]], served: Texts
 ) -> Iterator[str]:
     """The updates of an entry's packages that the served image lacks, each with the CVEs that the
     new package's changelog names.  A package that the new lock no longer has is none."""
@@ -96,28 +94,23 @@ def _versions(lock: DebianLock | None) -> dict[str, str]:
 
 
 def _moved(
-    entry: Entry[R],
-    model: type[R],
-    name: str,
-    below: str,
-    lock: DebianLock | None,
-    folder: Path,
-    served: Mapping[str, str],
+    entry: Entry[R], name: str, below: str, lock: DebianLock | None, folder: Path, served: Texts
 ) -> Entry[R]:
     """An entry under another name, on another base, with another Debian lock, in ``folder``, to
     which its locks are written."""
+    place = "bases/" if isinstance(entry.recipe, BaseRecipe) else ""
     changes: dict[edit.Keys, object] = {("base",): below} if below else {}
-    if model is BaseRecipe:
+    if place:
         changes["name",] = name
     texts = entry.texts()
     del texts[entry.file.name]
     if lock is not None and entry.recipe.debian is not None:
         texts.pop(str(entry.recipe.debian.lock))
         changes["debian", "lock"] = path = f"locks/{name}.debian.toml"
-        kept = served.get(f"bases/{path}" if model is BaseRecipe else path, "")
-        there = parse(kept, entry.file, DebianLock)[0]
+        there = parse(served.get(place + path, ""), entry.file, DebianLock)[0]
         same = there is not None and (there.suite, there.install) == (lock.suite, lock.install)
         texts[path] = locks.text_of(there if same and there else lock, name)
     for path, text in texts.items():
-        edit.write(folder / path, text)
-    return frozen_entry(edit.edited(entry.text, changes), folder / f"{name}.toml", model)
+        edit.write(folder / place / path, text)
+    file = folder / place / f"{name}.toml"
+    return frozen_entry(edit.edited(entry.text, changes), file, type(entry.recipe))

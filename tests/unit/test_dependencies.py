@@ -69,7 +69,8 @@ def test_what_the_tests_import_is_declared() -> None:
     data = REPOSITORY / "tests/data"
     tests = [file for file in (REPOSITORY / "tests").rglob("*.py") if data not in file.parents]
     files = [*tests, *(REPOSITORY / "studies").glob("*.py")]
-    ours = {"builder", "simulator", "support", "ptxlab", *(file.stem for file in files)}
+    real = (REPOSITORY / "simulator/ptx/real").glob("*.py")  # which studies import
+    ours = {"builder", "simulator", "support", "ptxlab", *(file.stem for file in (*files, *real))}
     found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
     extra = PROJECT["optional-dependencies"]
     assert found <= names([*PROJECT["dependencies"], *extra["build"], *extra["dev"]])
