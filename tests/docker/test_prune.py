@@ -77,6 +77,7 @@ def test_the_newest_nights_stay(
     assert f"delete\t{nightly(29)}\t2026-11-01 02:00" in said
     assert "3 of 6 nightlies of nightly can be deleted; one other tag is kept" in said
 
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich: standard error is a terminal, too
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert "nothing was deleted: --yes agrees" in prune("--keep", "5")
     assert "Delete them?" not in prune("--keep", "5", "--dry-run")
@@ -86,6 +87,7 @@ def test_the_newest_nights_stay(
     assert "Delete them? [y/N]:" in said
     assert f"deleted {nightly(29)}" in said
     assert set(repository.tags()) == whole - {nightly(29)}
+    monkeypatch.delenv("TTY_COMPATIBLE")
     done = prune("--keep", "3", "--yes", "--json")
     assert set(done["deleted"]) == {nightly(30 - day) for day in (5, 2)}
     assert set(repository.tags()) == whole - {nightly(29), *done["deleted"]}

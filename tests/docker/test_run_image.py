@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +159,7 @@ def test_a_pull_counts_the_layers_that_are_not_here(
     found = images.find()
     assert found.size == found.least == sizes[-1] < sum(sizes)
     # The classic store may fetch layers that it has by other digests.
-    classic = replace(engine.engine(), containerd_store=False)
+    classic = engine.engine()._replace(containerd_store=False)
     monkeypatch.setattr(engine, "engine", lambda: classic)
     found = images.find()
     assert (found.least, found.size) == (sizes[-1], sum(sizes))
