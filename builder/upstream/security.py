@@ -31,7 +31,7 @@ def secured(
     """A frozen recipe with new Debian locks, if a package of its image has a security update; and
     the updates that the image which is ``served`` lacks, as a reason to move; else empty.
 
-    ``served`` are the texts of the recipe that is attached to that image, by their paths: a lock
+    ``served`` are the texts of the recipe in the lock of that image, by their paths: a Debian lock
     of the same packages stays as it is there, with its date, which is a part of the key.  The new
     files are written below ``folder``, where a frozen recipe's are.  Raises like
     ``DebianSession.make`` and ``updates``.
